@@ -1,0 +1,43 @@
+"""What the speculator is told after a step: harvested successors, and what became of each tree."""
+
+from dataclasses import dataclass
+
+from goose.tree import FloatArray, IntArray, TokenTree
+
+__all__ = ["Harvest", "TreeOutcome"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Harvest:
+    """The target's most likely next tokens at rows of one forward (prompt positions, accepted and rejected nodes).
+
+    Rows are in the order in which they were computed; `top_probs` are softmax scores at temperature 1 of the raw logits.
+    """
+
+    # [num_rows] int64; the token before, -1 where there is none
+    previous_ids: IntArray
+    # [num_rows] int64
+    token_ids: IntArray
+    # [num_rows, k] int64, most likely first
+    top_ids: IntArray
+    # [num_rows, k] float32
+    top_probs: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeOutcome:
+    """What one sequence's tree came to.
+
+    *accepted tokens*: draft tokens on the verified path that were committed. *bonus token*: the target's own token
+    after the last accepted one. `committed_ids` are the accepted tokens and, unless a stop condition inside the
+    accepted run ended the request before it, the bonus token.
+    """
+
+    request_id: str
+    tree: TokenTree
+    # [num_accepted] int64: node indices of the committed part of the verified path, anchor excluded
+    accepted_nodes: IntArray
+    # [num_committed] int64
+    committed_ids: IntArray
+    # the target's own choice at the last committed path node: the bonus token, committed or not
+    bonus_id: int

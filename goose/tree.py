@@ -1,0 +1,122 @@
+"""Draft trees as flat arrays.
+
+A tree is what one sequence asks the target to verify in one step: node 0 is the *anchor* (last committed
+token), every other node is a *draft node*. Knows nothing about where the tokens come from or how they are
+verified.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goose.errors import InvalidTreeError
+
+__all__ = ["BoolArray", "FloatArray", "IntArray", "TokenTree", "TreeBatch"]
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float32]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenTree:
+    """One sequence's tree. All arrays have one entry a node, the anchor first, parents before children.
+
+    Build with `TokenTree.from_parents`, which derives the depths and checks the shape.
+    """
+
+    # [num_nodes] int64
+    token_ids: IntArray
+    # [num_nodes] int64; -1 for the anchor, else an index below the node's own
+    parents: IntArray
+    # [num_nodes] int64; 0 for the anchor
+    depths: IntArray
+    # [num_nodes] int64; bit s is set if source number s proposed the node, 0 for the anchor
+    sources: IntArray
+    # [num_nodes] float32; predicted P(accepted | parent reached), 1 for the anchor
+    probs: FloatArray
+
+    @classmethod
+    def from_parents(
+        cls,
+        token_ids: Sequence[int] | IntArray,
+        parents: Sequence[int] | IntArray,
+        *,
+        sources: Sequence[int] | IntArray | None = None,
+        probs: Sequence[float] | FloatArray | None = None,
+    ) -> "TokenTree":
+        """Raises InvalidTreeError unless the arrays describe a tree rooted at node 0, parents first."""
+        tokens = np.asarray(token_ids, dtype=np.int64)
+        up = np.asarray(parents, dtype=np.int64)
+        num_nodes = len(tokens)
+        if num_nodes == 0 or len(up) != num_nodes:
+            raise InvalidTreeError(
+                f"a tree needs an anchor and one parent a node: {num_nodes} tokens, {len(up)} parents"
+            )
+        if up[0] != -1:
+            raise InvalidTreeError(f"node 0 is the anchor and has parent -1, not {up[0]}")
+        misplaced = np.flatnonzero((up[1:] < 0) | (up[1:] >= np.arange(1, num_nodes)))
+        if len(misplaced):
+            node = int(misplaced[0]) + 1
+            raise InvalidTreeError(f"node {node} has parent {up[node]}, which is not an earlier node")
+        depths = np.zeros(num_nodes, dtype=np.int64)
+        for node in range(1, num_nodes):
+            depths[node] = depths[up[node]] + 1
+        return cls(
+            token_ids=tokens,
+            parents=up,
+            depths=depths,
+            sources=np.zeros(num_nodes, np.int64) if sources is None else np.asarray(sources, dtype=np.int64),
+            probs=np.ones(num_nodes, np.float32) if probs is None else np.asarray(probs, dtype=np.float32),
+        )
+
+    @classmethod
+    def anchor_only(cls, token_id: int) -> "TokenTree":
+        """The tree of plain decoding: nothing drafted."""
+        return cls.from_parents([token_id], [-1])
+
+    @property
+    def num_nodes(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_draft_nodes(self) -> int:
+        return len(self.token_ids) - 1
+
+    def ancestor_mask(self) -> BoolArray:
+        """[num_nodes, num_nodes] bool: entry (i, j) is true if j is i or an ancestor of i."""
+        mask = np.eye(self.num_nodes, dtype=np.bool_)
+        for node in range(1, self.num_nodes):
+            mask[node] |= mask[self.parents[node]]
+        return mask
+
+    def path_to(self, node: int) -> list[int]:
+        """Node indices from the anchor (excluded) down to `node` (included)."""
+        path: list[int] = []
+        while node > 0:
+            path.append(node)
+            node = int(self.parents[node])
+        return path[::-1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TreeBatch:
+    """The trees of all sequences of a step, in the order in which the sequences were asked for."""
+
+    trees: tuple[TokenTree, ...]
+
+    def __len__(self) -> int:
+        return len(self.trees)
+
+    def __iter__(self) -> Iterator[TokenTree]:
+        return iter(self.trees)
+
+    def __getitem__(self, index: int) -> TokenTree:
+        return self.trees[index]
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the whole batch, anchors included: what the step's budget counts."""
+        return sum(tree.num_nodes for tree in self.trees)

@@ -1,0 +1,66 @@
+"""The deployment's configuration: every option of the system, its default and its meaning, once.
+
+The only module that reads the environment. Knows nothing about how the options are used.
+"""
+
+import os
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+__all__ = ["EMBEDDED_MODEL", "EngineConfig", "GooseConfig", "cache_dir"]
+
+EMBEDDED_MODEL = "smollm2-135m-instruct"
+
+
+def cache_dir() -> Path:
+    """Where converted models live: `GOOSE_CACHE`, else the platform's cache path."""
+    configured = os.environ.get("GOOSE_CACHE")
+    if configured:
+        return Path(configured).expanduser()
+    from platformdirs import user_cache_path
+
+    return user_cache_path("goose_ray")
+
+
+class EngineConfig(BaseModel):
+    """One replica's engine."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_model_len: int | None = Field(
+        default=None, ge=16, description="Longest prompt + output in tokens; default: the model's."
+    )
+    kv_cache_tokens: int = Field(default=32768, ge=64, description="KV slots in the pool, in tokens.")
+    max_batch_rows: int = Field(default=512, ge=8, description="Rows (prefill and tree nodes) in one forward.")
+    max_running_requests: int = Field(default=32, ge=1, description="Sequences that decode in one batch.")
+    max_waiting_requests: int = Field(default=256, ge=0, description="Requests that may wait; more are answered 429.")
+    policy: str = Field(default="goose", description="Tree policy: autoregressive, chain or goose.")
+    budget: int = Field(default=60, ge=1, description="Nodes verified per sequence and step, anchor included.")
+    harvest_k: int = Field(default=10, ge=1, le=64, description="Successors kept per harvested position.")
+    num_threads: int | None = Field(default=None, ge=1, description="CPU threads of the forward; default: see docs.")
+    step_log: bool = Field(default=False, description="Log the composition of every step.")
+
+
+class GooseConfig(BaseModel):
+    """The arguments of `goose_ray.app:build_app`, as they stand under `args:` in the YAML."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(default=EMBEDDED_MODEL, description="Embedded model, hub id or local path.")
+    served_model_name: str | None = Field(default=None, description="Name in the API; default: `model`.")
+    dtype: str = Field(default="auto", description="float32, bfloat16, float16 or auto (float32 on CPU).")
+    device: str = Field(default="auto", description="cpu, cuda or auto.")
+    engine: EngineConfig = EngineConfig()
+
+    @field_validator("dtype")
+    @classmethod
+    def _known_dtype(cls, value: str) -> str:
+        known = ("auto", "float32", "bfloat16", "float16")
+        if value not in known:
+            raise ValueError(f"dtype must be one of {', '.join(known)}, not {value!r}")
+        return value
+
+    @property
+    def model_name(self) -> str:
+        return self.served_model_name or self.model

@@ -1,0 +1,63 @@
+"""A request as the engine sees it, and what the engine gives back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from goose_ray.engine.sampling_params import SamplingParams
+
+__all__ = ["FinishReason", "GenerationRequest", "RequestOutput", "SourceStats", "SpeculationStats"]
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One sequence to generate. `policy` None means the deployment's policy."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    policy: str | None = None
+    cache_salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStats:
+    """Draft tokens of one source at reached nodes, and how many of them were committed."""
+
+    attempted: int = 0
+    accepted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculationStats:
+    """Counts of one request so far. `drafted` counts verified draft nodes, `accepted` committed ones."""
+
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    committed: int = 0
+    by_source: Mapping[str, SourceStats] = field(default_factory=dict)
+
+    @property
+    def tau(self) -> float:
+        """Mean acceptance length: committed tokens / steps, bonus included; 0 before the first step."""
+        return self.committed / self.steps if self.steps else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """What one step added to a request. Concatenating `text` over all outputs gives the whole text.
+
+    `token_ids` are the delivered tokens of the step; those of a trimmed stop string are delivered
+    (they were generated) only if they come before the cut.
+    """
+
+    request_id: str
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+    # the stop string or stop token id that ended it, if one did
+    stop_reason: str | int | None
+    stats: SpeculationStats
