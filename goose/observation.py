@@ -11,7 +11,7 @@ __all__ = ["Harvest", "TreeOutcome"]
 class Harvest:
     """The target's most likely next tokens at rows of one forward (prompt positions, accepted and rejected nodes).
 
-    Rows are in the order in which they were computed; `top_probs` are softmax scores at temperature 1 of the raw logits.
+    Rows are in the order in which they were computed; `top_probs` are softmax scores at temperature 1.
     """
 
     # [num_rows] int64; the token before, -1 where there is none
