@@ -1,0 +1,30 @@
+"""What the system needs of a tokenizer. Implementations live on the floor above; the engine calls `decode` alone."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+__all__ = ["Tokenizer"]
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back. Safe to call from several threads at once."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a raw prompt, with the special tokens the model expects around one (a BOS, mostly)."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of the ids; special tokens give none, bytes that are no UTF-8 give U+FFFD."""
+        ...
+
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> list[int]:
+        """The ids of a conversation, ending where the assistant's reply begins. Raises InvalidRequestError."""
+        ...
