@@ -1,16 +1,21 @@
 """The exceptions of the speculation library.
 
 GooseError
+├── InvalidSnapshotError  a snapshot of counts has another shape
 ├── InvalidTreeError      a tree's arrays do not describe a tree
 ├── RequestStateError     a request was started twice, or used before its start or after its stop
 └── UnknownNameError      no policy or source of that name is registered
 """
 
-__all__ = ["GooseError", "InvalidTreeError", "RequestStateError", "UnknownNameError"]
+__all__ = ["GooseError", "InvalidSnapshotError", "InvalidTreeError", "RequestStateError", "UnknownNameError"]
 
 
 class GooseError(Exception):
     """Root of everything the library raises on purpose."""
+
+
+class InvalidSnapshotError(GooseError, ValueError):
+    """A snapshot of counts does not have the shape of the table that reads it; the message names the field."""
 
 
 class InvalidTreeError(GooseError, ValueError):

@@ -77,6 +77,19 @@ class TokenTree:
         """The tree of plain decoding: nothing drafted."""
         return cls.from_parents([token_id], [-1])
 
+    @classmethod
+    def chain(
+        cls, anchor_id: int, draft_ids: Sequence[int], *, source: int, probs: Sequence[float] | None = None
+    ) -> "TokenTree":
+        """A single path below the anchor; `source` is the sources' bits of every draft node."""
+        num_nodes = len(draft_ids) + 1
+        return cls.from_parents(
+            [anchor_id, *draft_ids],
+            range(-1, num_nodes - 1),
+            sources=[0] + [source] * (num_nodes - 1),
+            probs=None if probs is None else [1.0, *probs],
+        )
+
     @property
     def num_nodes(self) -> int:
         return len(self.token_ids)
@@ -91,6 +104,34 @@ class TokenTree:
         for node in range(1, self.num_nodes):
             mask[node] |= mask[self.parents[node]]
         return mask
+
+    def path_probs(self) -> NDArray[np.float64]:
+        """[num_nodes] float64: predicted P(node accepted), the product of `probs` from the anchor down."""
+        product = self.probs.astype(np.float64)
+        for node in range(1, self.num_nodes):
+            product[node] *= product[self.parents[node]]
+        return product
+
+    def best(self, num_nodes: int) -> "TokenTree":
+        """The tree of the `num_nodes >= 1` nodes with the highest path probability, their order kept.
+
+        Connected by construction: a path probability never grows along a path, and of equals the earlier node,
+        which is the parent if one of them is, stays.
+        """
+        if num_nodes >= self.num_nodes:
+            return self
+        kept = np.sort(np.argsort(-self.path_probs(), kind="stable")[:num_nodes])
+        new_index = np.full(self.num_nodes, -1, dtype=np.int64)
+        new_index[kept] = np.arange(num_nodes)
+        parents = self.parents[kept]
+        return TokenTree(
+            token_ids=self.token_ids[kept],
+            # The anchor's parent -1 reads the last entry of `new_index`, so it is set apart.
+            parents=np.where(parents < 0, -1, new_index[parents]),
+            depths=self.depths[kept],
+            sources=self.sources[kept],
+            probs=self.probs[kept],
+        )
 
     def path_to(self, node: int) -> list[int]:
         """Node indices from the anchor (excluded) down to `node` (included)."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.tree import FloatArray, IntArray, TokenTree
+from goose.verify import VerifiedPath
 from goose_ray.engine.sampling_params import SamplingParams
 
 __all__ = [
@@ -81,20 +82,6 @@ class StepBatch:
     @property
     def num_rows(self) -> int:
         return len(self.token_ids)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class VerifiedPath:
-    """The outcome of the walk down one tree.
-
-    `token_ids` is the target's choice at the anchor and at each accepted node: the accepted tokens, then the bonus
-    token. Its length is one more than that of `accepted_nodes`.
-    """
-
-    # [num_accepted] int64: node indices, anchor excluded, parent before child
-    accepted_nodes: IntArray
-    # [num_accepted + 1] int64
-    token_ids: IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,25 @@
+"""Plain decoding: nothing is drafted. The yardstick of every other policy."""
+
+from collections.abc import Sequence
+
+from goose.observation import TreeOutcome
+from goose.request import DraftRequest, TreeQuery
+from goose.tree import TokenTree
+
+__all__ = ["AutoregressivePolicy"]
+
+
+class AutoregressivePolicy:
+    """One node a tree. Keeps nothing of its requests."""
+
+    name = "autoregressive"
+    source_names: tuple[str, ...] = ()
+
+    def start_request(self, request: DraftRequest) -> None: ...
+
+    def propose(self, queries: Sequence[TreeQuery], max_nodes: int) -> list[TokenTree]:
+        return [TokenTree.anchor_only(query.anchor_id) for query in queries]
+
+    def observe(self, outcomes: Sequence[TreeOutcome]) -> None: ...
+
+    def stop_request(self, request_id: str) -> None: ...

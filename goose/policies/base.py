@@ -1,0 +1,62 @@
+"""What a tree policy is: it turns what the sources offer into one tree a sequence, within the nodes it is given.
+
+A policy is one file in this folder and one line in `goose.policies.registry`. Knows nothing of the target model.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from goose.observation import TreeOutcome
+from goose.request import DraftRequest, TreeQuery
+from goose.tree import IntArray, TokenTree
+
+__all__ = ["TreePolicy", "fit", "shares"]
+
+
+class TreePolicy(Protocol):
+    """Builds trees. Raises RequestStateError, naming the request, on a verb out of order."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """The sources it drafts from; its requests are started in these alone."""
+        ...
+
+    def start_request(self, request: DraftRequest) -> None: ...
+
+    def propose(self, queries: Sequence[TreeQuery], max_nodes: int) -> list[TokenTree]:
+        """One tree a query, in order, none deeper than the query's `max_depth`.
+
+        All trees together have at most `max_nodes` nodes, anchors included; `max_nodes >= len(queries)`.
+        """
+        ...
+
+    def observe(self, outcomes: Sequence[TreeOutcome]) -> None: ...
+
+    def stop_request(self, request_id: str) -> None: ...
+
+
+def fit(trees: Sequence[TokenTree], max_nodes: int) -> list[TokenTree]:
+    """Cuts the trees to `max_nodes` together: small trees stay whole, the rest share alike, best nodes first."""
+    if sum(tree.num_nodes for tree in trees) <= max_nodes:
+        return list(trees)
+    sizes = shares(np.asarray([tree.num_nodes for tree in trees], dtype=np.int64), max_nodes)
+    return [tree.best(size) for tree, size in zip(trees, sizes.tolist(), strict=True)]
+
+
+def shares(wanted: IntArray, total: int) -> IntArray:
+    """Max-min fair shares: each at most what it wants, and nobody gets more than one who wanted more and got less.
+
+    Returns [len(wanted)] int64 summing to min(total, sum of wanted); the remainder goes to the first in order.
+    """
+    given = np.zeros_like(wanted)
+    left = total
+    order = np.argsort(wanted, kind="stable")
+    for served, index in enumerate(order.tolist()):
+        given[index] = min(int(wanted[index]), left // (len(order) - served))
+        left -= int(given[index])
+    return given

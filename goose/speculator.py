@@ -1,0 +1,158 @@
+"""The façade: `propose` trees for the sequences of a step, `observe` what became of them.
+
+Owns the draft sources, the policies and the acceptance counts. Knows nothing of models, KV or sampling.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from goose.calibration import AcceptanceTable
+from goose.errors import RequestStateError, UnknownNameError
+from goose.observation import Harvest, TreeOutcome
+from goose.policies.registry import POLICIES
+from goose.request import DraftRequest, TreeQuery
+from goose.sources.registry import SOURCES, SourceSet
+from goose.tree import IntArray, TokenTree, TreeBatch
+
+__all__ = ["Speculator"]
+
+
+@dataclass(slots=True)
+class _Request:
+    policy: str
+    anchor_id: int
+
+
+class Speculator:
+    """Drafts for any number of requests at once. Not thread-safe: one engine loop owns it.
+
+    `policy` and `budget` (nodes a sequence and step, anchor included) hold for requests that name none of their own;
+    `harvest_k` is how many successors a harvested row is worth keeping.
+    """
+
+    def __init__(self, *, policy: str = "goose", budget: int = 60, harvest_k: int = 10) -> None:
+        if budget < 1:
+            raise ValueError(f"budget must be at least 1 (the anchor), not {budget}")
+        if harvest_k < 1:
+            raise ValueError(f"harvest_k must be at least 1, not {harvest_k}")
+        self._sources = SourceSet(harvest_k=harvest_k)
+        self._policies = {name: build(self._sources) for name, build in POLICIES.items()}
+        self._require_policy(policy)
+        self.policy = policy
+        self.budget = budget
+        self._table = AcceptanceTable(tuple(SOURCES))
+        self._requests: dict[str, _Request] = {}
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Names that `start_request` accepts."""
+        return tuple(self._policies)
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """Name s is that of bit s in `TokenTree.sources`."""
+        return tuple(SOURCES)
+
+    @property
+    def harvest_k(self) -> int:
+        """Successors wanted per harvested row by the requests that are live now; 0 if none of them uses any."""
+        names = {name for request in self._requests.values() for name in self._policies[request.policy].source_names}
+        return max((self._sources[name].harvest_k for name in names), default=0)
+
+    def start_request(
+        self,
+        request_id: str,
+        prompt_ids: Sequence[int] | IntArray,
+        *,
+        stop_token_ids: Iterable[int] = (),
+        cache_salt: str | None = None,
+        policy: str | None = None,
+        budget: int | None = None,
+    ) -> None:
+        """The committed tokens start as the prompt. Raises UnknownNameError, listing the known policies."""
+        if request_id in self._requests:
+            raise RequestStateError(f"request {request_id!r} was started already")
+        name = self.policy if policy is None else policy
+        self._require_policy(name)
+        prompt = np.asarray(prompt_ids, dtype=np.int64)
+        if not len(prompt):
+            raise ValueError(f"request {request_id!r}: prompt_ids must hold at least one token (the first anchor)")
+        nodes = self.budget if budget is None else budget
+        if nodes < 1:
+            raise ValueError(f"request {request_id!r}: budget must be at least 1 (the anchor), not {nodes}")
+        request = DraftRequest(
+            request_id=request_id,
+            prompt_ids=prompt,
+            stop_token_ids=frozenset(stop_token_ids),
+            cache_salt=cache_salt,
+            budget=nodes,
+        )
+        for source_name in self._policies[name].source_names:
+            self._sources[source_name].start_request(request)
+        self._policies[name].start_request(request)
+        self._requests[request_id] = _Request(policy=name, anchor_id=int(prompt[-1]))
+
+    def propose(self, request_ids: Sequence[str], *, max_draft_depths: Sequence[int], max_nodes: int) -> TreeBatch:
+        """One tree a request, in order. Tree i is at most `max_draft_depths[i]` deep (0: the anchor alone).
+
+        All trees together have at most `max_nodes >= len(request_ids)` nodes, anchors included.
+        """
+        if max_nodes < len(request_ids):
+            raise ValueError(f"max_nodes must hold an anchor a request: {max_nodes} for {len(request_ids)} requests")
+        groups: dict[str, list[int]] = {}
+        queries: list[TreeQuery] = []
+        for index, (request_id, depth) in enumerate(zip(request_ids, max_draft_depths, strict=True)):
+            request = self._request(request_id)
+            queries.append(TreeQuery(request_id, request.anchor_id, depth))
+            groups.setdefault(request.policy, []).append(index)
+        trees: dict[int, TokenTree] = {}
+        for policy, members in groups.items():
+            share = max_nodes * len(members) // len(queries)
+            proposed = self._policies[policy].propose([queries[index] for index in members], share)
+            trees.update(zip(members, proposed, strict=True))
+        return TreeBatch(tuple(trees[index] for index in range(len(queries))))
+
+    def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> list[dict[str, tuple[int, int]]]:
+        """To be called after every step; a step without trees (prefill) may still have a harvest.
+
+        Returns, for each outcome, source name -> (attempted, accepted) draft nodes at reached nodes.
+        """
+        by_source: dict[str, list[TreeOutcome]] = {name: [] for name in SOURCES}
+        by_policy: dict[str, list[TreeOutcome]] = {name: [] for name in self._policies}
+        for outcome in outcomes:
+            policy = self._request(outcome.request_id).policy
+            by_policy[policy].append(outcome)
+            for name in self._policies[policy].source_names:
+                by_source[name].append(outcome)
+        for name, own in by_source.items():
+            self._sources[name].observe(own, harvest)
+        for name, own in by_policy.items():
+            self._policies[name].observe(own)
+        for outcome in outcomes:
+            if len(outcome.committed_ids):
+                self._requests[outcome.request_id].anchor_id = int(outcome.committed_ids[-1])
+        return [self._table.observe(outcome.tree, outcome.accepted_nodes) for outcome in outcomes]
+
+    def stop_request(self, request_id: str) -> None:
+        """Forgets the request. What is warm across requests stays."""
+        policy = self._policies[self._request(request_id).policy]
+        for name in policy.source_names:
+            self._sources[name].stop_request(request_id)
+        policy.stop_request(request_id)
+        del self._requests[request_id]
+
+    def counters(self) -> AcceptanceTable:
+        """Acceptance since construction, a copy: cumulative, JSON-able, mergeable."""
+        return self._table.copy()
+
+    def _request(self, request_id: str) -> _Request:
+        try:
+            return self._requests[request_id]
+        except KeyError:
+            raise RequestStateError(f"request {request_id!r} is not started") from None
+
+    def _require_policy(self, name: str) -> None:
+        if name not in self._policies:
+            raise UnknownNameError(f"no policy {name!r}; known: {', '.join(sorted(self._policies))}")
