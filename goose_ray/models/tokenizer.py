@@ -1,0 +1,90 @@
+"""A Hugging Face fast tokenizer behind the engine's tokenizer protocol.
+
+Knows nothing about requests, streams or stop conditions. Safe to use from several threads: nothing is changed after
+loading.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from goose_ray.errors import InvalidRequestError, ModelLoadError
+
+__all__ = ["HFTokenizer", "load_tokenizer"]
+
+
+class HFTokenizer:
+    """`eos_token_ids` are the ids that end a reply, as the model's generation config names them."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, eos_token_ids: tuple[int, ...]) -> None:
+        self._tokenizer = tokenizer
+        # The Rust tokenizer itself: the wrapper's own encode sets truncation on it, which is not thread-safe.
+        self._backend = tokenizer.backend_tokenizer
+        self.eos_token_ids = eos_token_ids
+        self.vocab_size = int(self._backend.get_vocab_size())
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of raw text, with the special tokens that the model puts around every text (often none)."""
+        ids: list[int] = self._backend.encode(text).ids
+        return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text, without special tokens. An incomplete UTF-8 sequence gives U+FFFD."""
+        text: str = self._backend.decode(list(token_ids), skip_special_tokens=True)
+        return text
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> list[int]:
+        """Token ids of the conversation in the model's own format, ending where the assistant's reply begins.
+
+        Raises InvalidRequestError if the model has no chat template or its template refuses the messages.
+        """
+        if not self._tokenizer.chat_template:
+            raise InvalidRequestError("this model has no chat template: use completions with a prompt", "messages")
+        try:
+            prompt: str = self._tokenizer.apply_chat_template(
+                list(messages),
+                tools=list(tools) if tools else None,
+                add_generation_prompt=True,
+                tokenize=False,
+            )
+        except (TemplateError, TypeError) as error:
+            raise InvalidRequestError(f"the model's chat template refuses the messages: {error}", "messages") from error
+        # The template has written every special token already.
+        ids: list[int] = self._backend.encode(prompt, add_special_tokens=False).ids
+        return ids
+
+
+def load_tokenizer(path: Path) -> HFTokenizer:
+    """The tokenizer in a model's directory. Raises ModelLoadError if it is missing or cannot be read."""
+    try:
+        if (path / "tokenizer.json").is_file():
+            # Read as it stands. AutoTokenizer may rebuild it as the class that tokenizer_config.json names, with that
+            # class's own pre-tokenizer: a GPT2Tokenizer loses the split into single digits of SmolLM2.
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(path, local_files_only=True)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, ImportError) as error:
+        raise ModelLoadError(f"the tokenizer in {path} cannot be loaded: {error}") from error
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ModelLoadError(f"the model in {path} has no fast tokenizer (tokenizer.json); convert it to one first")
+    return HFTokenizer(tokenizer, _eos_token_ids(path, tokenizer.eos_token_id))
+
+
+def _eos_token_ids(path: Path, of_tokenizer: int | None) -> tuple[int, ...]:
+    """The generation config's ids (chat models often add their end-of-turn there), else the config's, else the
+    tokenizer's."""
+    for name in ("generation_config.json", "config.json"):
+        file = path / name
+        found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.is_file() else None
+        if found is not None:
+            return tuple(found) if isinstance(found, list) else (int(found),)
+    return () if of_tokenizer is None else (of_tokenizer,)
