@@ -35,7 +35,7 @@ class TokenTree:
     depths: IntArray
     # [num_nodes] int64; bit s is set if source number s proposed the node, 0 for the anchor
     sources: IntArray
-    # [num_nodes] float32; predicted P(accepted | parent reached), 1 for the anchor
+    # [num_nodes] float32; predicted P(accepted | parent reached), 1 for the anchor and where nothing was predicted
     probs: FloatArray
 
     @classmethod
@@ -61,13 +61,13 @@ class TokenTree:
         if len(misplaced):
             node = int(misplaced[0]) + 1
             raise InvalidTreeError(f"node {node} has parent {up[node]}, which is not an earlier node")
-        depths = np.zeros(num_nodes, dtype=np.int64)
-        for node in range(1, num_nodes):
-            depths[node] = depths[up[node]] + 1
+        depths = [0]
+        for parent in up[1:].tolist():
+            depths.append(depths[parent] + 1)
         return cls(
             token_ids=tokens,
             parents=up,
-            depths=depths,
+            depths=np.asarray(depths, dtype=np.int64),
             sources=np.zeros(num_nodes, np.int64) if sources is None else np.asarray(sources, dtype=np.int64),
             probs=np.ones(num_nodes, np.float32) if probs is None else np.asarray(probs, dtype=np.float32),
         )
@@ -78,16 +78,13 @@ class TokenTree:
         return cls.from_parents([token_id], [-1])
 
     @classmethod
-    def chain(
-        cls, anchor_id: int, draft_ids: Sequence[int], *, source: int, probs: Sequence[float] | None = None
-    ) -> "TokenTree":
+    def chain(cls, anchor_id: int, draft_ids: Sequence[int], *, source: int) -> "TokenTree":
         """A single path below the anchor; `source` is the sources' bits of every draft node."""
         num_nodes = len(draft_ids) + 1
         return cls.from_parents(
             [anchor_id, *draft_ids],
             range(-1, num_nodes - 1),
             sources=[0] + [source] * (num_nodes - 1),
-            probs=None if probs is None else [1.0, *probs],
         )
 
     @property
@@ -107,10 +104,10 @@ class TokenTree:
 
     def path_probs(self) -> NDArray[np.float64]:
         """[num_nodes] float64: predicted P(node accepted), the product of `probs` from the anchor down."""
-        product = self.probs.astype(np.float64)
-        for node in range(1, self.num_nodes):
-            product[node] *= product[self.parents[node]]
-        return product
+        product = [1.0]
+        for parent, prob in zip(self.parents[1:].tolist(), self.probs[1:].tolist(), strict=True):
+            product.append(product[parent] * prob)
+        return np.asarray(product)
 
     def best(self, num_nodes: int) -> "TokenTree":
         """The tree of the `num_nodes >= 1` nodes with the highest path probability, their order kept.
@@ -120,9 +117,18 @@ class TokenTree:
         """
         if num_nodes >= self.num_nodes:
             return self
-        kept = np.sort(np.argsort(-self.path_probs(), kind="stable")[:num_nodes])
+        return self._only(np.sort(np.argsort(-self.path_probs(), kind="stable")[:num_nodes]))
+
+    def within(self, max_depth: int) -> "TokenTree":
+        """The tree of the nodes at most `max_depth` deep."""
+        if not (self.depths > max_depth).any():
+            return self
+        return self._only(np.flatnonzero(self.depths <= max_depth))
+
+    def _only(self, kept: IntArray) -> "TokenTree":
+        """The tree of some nodes, ascending, the parent of each of them among them."""
         new_index = np.full(self.num_nodes, -1, dtype=np.int64)
-        new_index[kept] = np.arange(num_nodes)
+        new_index[kept] = np.arange(len(kept))
         parents = self.parents[kept]
         return TokenTree(
             token_ids=self.token_ids[kept],

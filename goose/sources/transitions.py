@@ -13,7 +13,7 @@ from goose.errors import RequestStateError
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest
 from goose.sources.base import CandidateQuery, Candidates
-from goose.tree import FloatArray, IntArray
+from goose.tree import IntArray
 
 __all__ = ["TransitionTable"]
 
@@ -28,16 +28,18 @@ class TransitionTable:
     feature_names = ("rank", "from_pair")
 
     def __init__(self, *, num_successors: int = 10, max_pairs: int = 65536) -> None:
+        # Scores are kept in double precision: widths are rounded products of them, and must come out the same whether a
+        # score was given in single or in double.
         self._num_successors = num_successors
         self._max_pairs = max_pairs
         # unigram tier, indexed by token; grows to the largest token seen. -1: no successor
         # [num_tokens, num_successors]
         self._token_ids = np.full((0, num_successors), -1, dtype=np.int32)
-        self._token_scores = np.zeros((0, num_successors), dtype=np.float32)
+        self._token_scores = np.zeros((0, num_successors), dtype=np.float64)
         # pair tier, indexed by slot
         # [max_pairs, num_successors], allocated as it fills
         self._pair_ids = np.full((0, num_successors), -1, dtype=np.int32)
-        self._pair_scores = np.zeros((0, num_successors), dtype=np.float32)
+        self._pair_scores = np.zeros((0, num_successors), dtype=np.float64)
         self._pair_slots: dict[int, int] = {}
         self._slot_pairs: list[int] = []
         self._next_slot = 0
@@ -72,6 +74,12 @@ class TransitionTable:
     def last_two(self, request_id: str) -> tuple[int, int]:
         """The last two committed tokens of a request; -1 where there is none."""
         return self._require(request_id)
+
+    def knows(self, previous_id: int, token_id: int) -> bool:
+        """Whether either tier has a row for the token."""
+        if token_id < len(self._token_ids) and self._token_ids[token_id, 0] >= 0:
+            return True
+        return _pair_key(previous_id, token_id) in self._pair_slots
 
     def successors(self, previous_id: int, token_id: int) -> tuple[list[int], list[float]]:
         """Successors of one token after another (-1: none known), most likely first, and their scores."""
@@ -114,7 +122,7 @@ class TransitionTable:
     def _learn(self, harvest: Harvest) -> None:
         width = min(harvest.top_ids.shape[1], self._num_successors)
         ids = np.full((len(harvest.token_ids), self._num_successors), -1, dtype=np.int32)
-        scores = np.zeros(ids.shape, dtype=np.float32)
+        scores = np.zeros(ids.shape, dtype=np.float64)
         ids[:, :width] = harvest.top_ids[:, :width]
         scores[:, :width] = harvest.top_probs[:, :width]
 
@@ -176,8 +184,8 @@ def _last_of_each(keys: IntArray) -> IntArray:
 
 
 def _grown(
-    ids: NDArray[np.int32], scores: FloatArray, num_rows: int, limit: int | None = None
-) -> tuple[NDArray[np.int32], FloatArray]:
+    ids: NDArray[np.int32], scores: NDArray[np.float64], num_rows: int, limit: int | None = None
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Both arrays with at least `num_rows` rows; grows by doubling, so that a row costs O(1) in the long run."""
     if num_rows <= len(ids):
         return ids, scores
@@ -187,5 +195,5 @@ def _grown(
     width = ids.shape[1]
     return (
         np.concatenate([ids, np.full((more, width), -1, dtype=np.int32)]),
-        np.concatenate([scores, np.zeros((more, width), dtype=np.float32)]),
+        np.concatenate([scores, np.zeros((more, width), dtype=np.float64)]),
     )
