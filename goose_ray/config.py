@@ -4,9 +4,13 @@ The only module that reads the environment. Knows nothing about how the options 
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from goose_ray.errors import ConfigError
 
 __all__ = ["EMBEDDED_MODEL", "EngineConfig", "GooseConfig", "cache_dir"]
 
@@ -33,12 +37,17 @@ class EngineConfig(BaseModel):
     )
     kv_cache_tokens: int = Field(default=32768, ge=64, description="KV slots in the pool, in tokens.")
     max_batch_rows: int = Field(default=512, ge=8, description="Rows (prefill and tree nodes) in one forward.")
-    max_running_requests: int = Field(default=32, ge=1, description="Sequences that decode in one batch.")
+    max_running_requests: int = Field(
+        default=32, ge=1, description="Sequences in one batch; at most max_batch_rows are."
+    )
     max_waiting_requests: int = Field(default=256, ge=0, description="Requests that may wait; more are answered 429.")
     policy: str = Field(default="goose", description="Tree policy: autoregressive, chain or goose.")
     budget: int = Field(default=60, ge=1, description="Nodes verified per sequence and step, anchor included.")
     harvest_k: int = Field(default=10, ge=1, le=64, description="Successors kept per harvested position.")
     num_threads: int | None = Field(default=None, ge=1, description="CPU threads of the forward; default: see docs.")
+    stall_timeout_s: float = Field(
+        default=300.0, gt=0, description="A step that takes longer than this makes the replica unhealthy, in seconds."
+    )
     step_log: bool = Field(default=False, description="Log the composition of every step.")
 
 
@@ -52,6 +61,23 @@ class GooseConfig(BaseModel):
     dtype: str = Field(default="auto", description="float32, bfloat16, float16 or auto (float32 on CPU).")
     device: str = Field(default="auto", description="cpu, cuda or auto.")
     engine: EngineConfig = EngineConfig()
+    report_period_s: float = Field(
+        default=2.0, gt=0, description="Seconds between a replica's reports to the acceptance aggregator."
+    )
+    replica_silent_after_s: float = Field(
+        default=10.0, gt=0, description="A replica that has not reported for that long counts as gone, in seconds."
+    )
+
+    @classmethod
+    def from_args(cls, args: Mapping[str, Any]) -> "GooseConfig":
+        """The YAML's `args`; `GOOSE_MODEL`, if set, names the model instead. Raises ConfigError naming the field."""
+        model = os.environ.get("GOOSE_MODEL")
+        try:
+            return cls.model_validate({**args, "model": model} if model else dict(args))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = ".".join(map(str, first["loc"]))
+            raise ConfigError(f"{field}: {first['msg']}, not {first['input']!r}") from None
 
     @field_validator("dtype")
     @classmethod

@@ -1,0 +1,93 @@
+"""From the tokens that the target chose to what the client gets: cut by the stop conditions, text and ids in step.
+
+Text that may be the beginning of a stop string is held back, and the ids it came from with it, so that both are cut
+at the same place. Knows nothing about where the tokens come from.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from goose_ray.engine.detokenizer import Detokenizer
+from goose_ray.engine.request import FinishReason
+from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.engine.stopping import StopRules, TokenCut, find_stop_string, held_back
+from goose_ray.engine.tokenizer import Tokenizer
+
+__all__ = ["Delivery", "OutputStream"]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What one step's tokens came to."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+    # how many of the step's tokens stay in the output; those behind the cut are dropped
+    num_committed: int
+    # tokens of earlier steps, never delivered, that belong to the stop string that ended the output
+    num_withdrawn: int = 0
+
+
+class OutputStream:
+    """One request's output. Over a whole request the delivered ids are all its output tokens.
+
+    A token is delivered with the first character of its text; the ids delivered are the fewest that give the text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, eos_token_ids: Sequence[int]) -> None:
+        self.rules = StopRules.of(sampling, eos_token_ids)
+        self._stops = sampling.stop
+        self._detokenizer = Detokenizer(tokenizer)
+        self._num_committed = 0
+        # Only with stop strings: text not delivered yet, and the tokens not delivered yet with the place in that
+        # text where each one's own text ends. The first `_num_covered` characters are of a token delivered before.
+        self._text = ""
+        self._token_ids: list[int] = []
+        self._ends: list[int] = []
+        self._num_covered = 0
+
+    def push(self, token_ids: Sequence[int]) -> Delivery:
+        """Takes a step's tokens, in order; not to be called again after a delivery with a finish reason."""
+        cut = self.rules.cut(token_ids, self._num_committed)
+        delivery = self._push_with_stops(token_ids, cut) if self._stops else self._push(token_ids, cut)
+        self._num_committed += delivery.num_committed
+        return delivery
+
+    def _push(self, token_ids: Sequence[int], cut: TokenCut) -> Delivery:
+        text = self._detokenizer.feed(token_ids[: cut.num_text])
+        if cut.finish_reason:
+            text += self._detokenizer.flush()
+        kept = tuple(token_ids[: cut.num_kept])
+        return Delivery(text, kept, cut.finish_reason, cut.stop_token_id, cut.num_kept)
+
+    def _push_with_stops(self, token_ids: Sequence[int], cut: TokenCut) -> Delivery:
+        num_held = len(self._token_ids)
+        for token in token_ids[: cut.num_text]:
+            new = self._detokenizer.feed((token,))
+            self._text += new
+            self._token_ids.append(token)
+            self._ends.append(len(self._text))
+            if new and (match := find_stop_string(self._text, self._stops)):
+                text, ids = self._take(match.start)
+                withdrawn = max(0, num_held - len(ids))
+                return Delivery(text, ids, "stop", match.stop, max(0, len(ids) - num_held), withdrawn)
+        if cut.finish_reason:
+            text = self._text + self._detokenizer.flush()
+            ids = (*self._token_ids, *token_ids[cut.num_text : cut.num_kept])
+        else:
+            text, ids = self._take(len(self._text) - held_back(self._text, self._stops))
+        return Delivery(text, ids, cut.finish_reason, cut.stop_token_id, cut.num_kept)
+
+    def _take(self, num_characters: int) -> tuple[str, tuple[int, ...]]:
+        """Removes the first `num_characters` of the held text, and the fewest tokens that give them."""
+        count = 0 if num_characters <= self._num_covered else bisect_left(self._ends, num_characters) + 1
+        covered = self._ends[count - 1] if count else self._num_covered
+        text, ids = self._text[:num_characters], tuple(self._token_ids[:count])
+        self._text = self._text[num_characters:]
+        self._num_covered = max(0, covered - num_characters)
+        del self._token_ids[:count]
+        self._ends = [end - num_characters for end in self._ends[count:]]
+        return text, ids

@@ -1,0 +1,317 @@
+"""The engine of one replica: requests in, tokens out, one batched forward a step.
+
+Synchronous and single-threaded: whoever owns it calls `step` while there is work. Knows no thread, no event loop and
+nothing about how a forward is computed.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from goose.calibration import AcceptanceTable
+from goose.observation import TreeOutcome
+from goose.tree import TokenTree
+from goose_ray.config import EngineConfig
+from goose_ray.engine.admission import AdmissionRules
+from goose_ray.engine.batch import build_batch, harvest_of, kept_rows, num_rows
+from goose_ray.engine.delivery import Delivery, OutputStream
+from goose_ray.engine.drafting import BatchSpeculator, Drafting
+from goose_ray.engine.kv_cache import SlotAllocator
+from goose_ray.engine.request import FinishReason, GenerationRequest, RequestOutput
+from goose_ray.engine.scheduler import Schedule, Scheduler
+from goose_ray.engine.sequence import SequenceState
+from goose_ray.engine.stats import EngineStats, StatsRecorder, add_sources
+from goose_ray.engine.step import ModelRunner, ModelSpec, StepBatch, StepOutput, VerifiedPath
+from goose_ray.engine.tokenizer import Tokenizer
+from goose_ray.engine.trace import SequenceRecord, StepRecord, StepTrace
+from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedError
+
+__all__ = ["Engine"]
+
+_logger = logging.getLogger(__name__)
+
+
+class Engine:
+    """Requests are served first come, first served; their output does not depend on who shares the batch.
+
+    An exception of the runner, or a fault of the engine itself, kills the engine: the KV of every sequence is then in
+    doubt. An exception that belongs to one request (its detokenisation) aborts that request alone.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        speculator: BatchSpeculator,
+        tokenizer: Tokenizer,
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runner = runner
+        self._speculator = speculator
+        self._tokenizer = tokenizer
+        self._config = config
+        self._clock = clock
+        spec = runner.spec
+        self._admission = AdmissionRules(
+            policies=speculator.policies,
+            vocab_size=spec.vocab_size,
+            max_model_len=min(spec.max_model_len, config.max_model_len or spec.max_model_len),
+            num_slots=spec.num_slots,
+        )
+        self._drafting = Drafting(speculator, spec.vocab_size)
+        self._allocator = SlotAllocator(spec.num_slots)
+        self._scheduler = Scheduler(
+            self._allocator,
+            max_batch_rows=config.max_batch_rows,
+            max_running_requests=config.max_running_requests,
+            budget=config.budget,
+        )
+        self._sequences: dict[str, SequenceState] = {}
+        self._stats = StatsRecorder()
+        self.trace = StepTrace()
+        self._death: Exception | None = None
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._runner.spec
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Names that a request's `policy` may have."""
+        return self._speculator.policies
+
+    @property
+    def max_request_tokens(self) -> int:
+        """Prompt and max_tokens of one request together: the model's length or the KV pool, whichever is less."""
+        return self._admission.max_request_tokens
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._sequences)
+
+    def stats(self) -> EngineStats:
+        self._stats.num_draft_errors = self._drafting.num_errors
+        return self._stats.snapshot(
+            running=self._scheduler.num_running,
+            waiting=self._scheduler.num_waiting,
+            slots_used=self._allocator.num_used,
+            slots_total=self._allocator.num_slots,
+        )
+
+    def acceptance(self) -> AcceptanceTable:
+        """Cumulative acceptance by source, a copy."""
+        return self._speculator.counters()
+
+    def check_health(self) -> None:
+        """Raises EngineDeadError if no step can succeed any more. May be called from any thread."""
+        self._require_alive()
+        self._runner.check_health()
+
+    def shutdown(self) -> None:
+        """Frees the runner's memory. Idempotent; no step may follow."""
+        self._runner.shutdown()
+
+    def add_request(self, request: GenerationRequest, *, arrived_s: float | None = None) -> None:
+        """Queues a request; `arrived_s` is when it came in, by the engine's clock.
+
+        Raises InvalidRequestError if it can never be served, OverloadedError if too many wait already. Neither leaves
+        anything behind.
+        """
+        self._require_alive()
+        if request.request_id in self._sequences:
+            raise InvalidRequestError(f"request id {request.request_id!r} is in use", "request_id")
+        self._admission.check(request)
+        max_requests = self._config.max_running_requests + self._config.max_waiting_requests
+        if self._scheduler.num_requests >= max_requests:
+            raise OverloadedError(f"the engine holds {max_requests} requests, as many as it may; try again later")
+        output = OutputStream(self._tokenizer, request.sampling, self.spec.eos_token_ids)
+        sequence = SequenceState(request, output, arrived_s=self._clock() if arrived_s is None else arrived_s)
+        self._sequences[request.request_id] = sequence
+        self._scheduler.add(sequence)
+
+    def cancel(self, request_id: str) -> None:
+        """Frees the sequence and its slots at once. A request that is unknown or has finished is left as it is."""
+        if sequence := self._sequences.get(request_id):
+            self._finish(sequence, "abort")
+
+    def abort_all(self) -> list[RequestOutput]:
+        """Ends every request; one last output for each."""
+        outputs = []
+        for sequence in list(self._sequences.values()):
+            self._finish(sequence, "abort")
+            outputs.append(_output(sequence, _ABORTED))
+        return outputs
+
+    def step(self) -> list[RequestOutput]:
+        """One forward, and what it added to each request. Raises EngineDeadError, from then on always."""
+        self._require_alive()
+        if not self.has_work:
+            return []
+        try:
+            return self._step()
+        except Exception as error:
+            self._death = error
+            raise EngineDeadError(f"step {self._stats.num_steps} failed: {error}") from error
+
+    def _step(self) -> list[RequestOutput]:
+        started_s = self._clock()
+        schedule = self._schedule()
+        trees = self._draft(schedule)
+        drafted_s = self._clock()
+        batch = self._batch(schedule, trees)
+        result = self._runner.execute(batch)
+        deliveries = self._verify(schedule, result.paths)
+        outputs = self._commit(schedule, batch, result, deliveries)
+        self._record(batch, result, deliveries, draft_s=drafted_s - started_s, step_s=self._clock() - started_s)
+        return outputs
+
+    def _schedule(self) -> Schedule:
+        schedule = self._scheduler.schedule()
+        if not schedule.sequences:
+            raise RuntimeError(f"nothing could be scheduled of {self._scheduler.num_requests} requests")
+        self._stats.num_preemptions += len(schedule.preempted)
+        return schedule
+
+    def _draft(self, schedule: Schedule) -> list[TokenTree | None]:
+        for entry in schedule.sequences:
+            self._drafting.start(entry.sequence)
+        with_tree = [entry.sequence for entry in schedule.sequences if entry.has_tree]
+        proposed = iter(self._drafting.propose(with_tree, schedule.max_draft_nodes))
+        return [next(proposed) if entry.has_tree else None for entry in schedule.sequences]
+
+    def _batch(self, schedule: Schedule, trees: Sequence[TokenTree | None]) -> StepBatch:
+        slots = self._allocator.allocate(num_rows(schedule.sequences, trees))
+        return build_batch(
+            schedule.sequences,
+            trees,
+            slots,
+            step_id=self._stats.num_steps,
+            harvest_k=self._speculator.harvest_k,
+        )
+
+    def _verify(self, schedule: Schedule, paths: Sequence[VerifiedPath | None]) -> list[Delivery | None]:
+        """What of each verified path the stop conditions let through."""
+        return [
+            None if path is None else self._deliver(entry.sequence, path)
+            for entry, path in zip(schedule.sequences, paths, strict=True)
+        ]
+
+    def _deliver(self, sequence: SequenceState, path: VerifiedPath) -> Delivery:
+        try:
+            return sequence.output.push(path.token_ids.tolist())
+        except Exception:
+            _logger.exception("request %r is aborted: its output cannot be delivered", sequence.request_id)
+            return _ABORTED
+
+    def _commit(
+        self, schedule: Schedule, batch: StepBatch, result: StepOutput, deliveries: Sequence[Delivery | None]
+    ) -> list[RequestOutput]:
+        keep = kept_rows(batch, result.paths)
+        self._allocator.free(batch.slots[~keep])
+        harvest = harvest_of(batch, schedule.sequences, result.harvest) if result.harvest is not None else None
+        committed: list[tuple[SequenceState, Delivery]] = []
+        outcomes: list[TreeOutcome] = []
+        for entry, step, path, delivery in zip(
+            schedule.sequences, batch.sequences, result.paths, deliveries, strict=True
+        ):
+            sequence, rows = entry.sequence, slice(step.row_start, step.row_end)
+            # Nodes of a path ascend, so the kept slots are in position order.
+            sequence.context_slots.extend(batch.slots[rows][keep[rows]])
+            sequence.num_harvested = max(sequence.num_harvested, sequence.num_computed)
+            if step.tree is not None and path is not None and delivery is not None:
+                outcomes.append(self._commit_path(sequence, step.tree, path, delivery.num_committed))
+                committed.append((sequence, delivery))
+        counts = self._drafting.observe(outcomes, harvest)
+        outputs = []
+        for (sequence, delivery), by_source in zip(committed, counts, strict=True):
+            add_sources(sequence.by_source, by_source)
+            self._stats.record_sources(by_source)
+            self._record_delivery(sequence, delivery)
+            if delivery.finish_reason:
+                self._finish(sequence, delivery.finish_reason)
+            if delivery.finish_reason or delivery.token_ids or delivery.text:
+                outputs.append(_output(sequence, delivery))
+        return outputs
+
+    def _commit_path(
+        self, sequence: SequenceState, tree: TokenTree, path: VerifiedPath, num_committed: int
+    ) -> TreeOutcome:
+        num_accepted = min(num_committed, len(path.accepted_nodes))
+        committed_ids = path.token_ids[:num_committed]
+        if sequence.num_steps == 0:
+            self._stats.prompt_tokens += sequence.num_prompt
+        sequence.num_steps += 1
+        sequence.num_drafted += tree.num_draft_nodes
+        sequence.commit(committed_ids, num_accepted)
+        self._stats.record_tree(tree.num_draft_nodes, num_accepted)
+        return TreeOutcome(
+            request_id=sequence.request_id,
+            tree=tree,
+            accepted_nodes=path.accepted_nodes[:num_accepted],
+            committed_ids=committed_ids,
+            bonus_id=int(path.token_ids[num_accepted]),
+        )
+
+    def _finish(self, sequence: SequenceState, reason: FinishReason) -> None:
+        self._scheduler.remove(sequence)
+        self._drafting.stop(sequence.request_id)
+        del self._sequences[sequence.request_id]
+        self._stats.record_finish(reason)
+        if reason != "abort":
+            self._stats.e2e.observe(self._clock() - sequence.arrived_s)
+
+    def _record_delivery(self, sequence: SequenceState, delivery: Delivery) -> None:
+        count = len(delivery.token_ids)
+        if not count:
+            return
+        now_s = self._clock()
+        self._stats.generation_tokens += count
+        if sequence.last_token_s is None:
+            self._stats.ttft.observe(now_s - sequence.arrived_s)
+            self._stats.inter_token.observe(0.0, count - 1)
+        else:
+            self._stats.inter_token.observe((now_s - sequence.last_token_s) / count, count)
+        sequence.last_token_s = now_s
+
+    def _record(
+        self,
+        batch: StepBatch,
+        result: StepOutput,
+        deliveries: Sequence[Delivery | None],
+        *,
+        draft_s: float,
+        step_s: float,
+    ) -> None:
+        sequences = []
+        for step, path, delivery in zip(batch.sequences, result.paths, deliveries, strict=True):
+            num_nodes = step.tree.num_nodes if step.tree is not None else 0
+            num_committed = delivery.num_committed if delivery is not None else 0
+            num_accepted = min(num_committed, len(path.accepted_nodes)) if path is not None else 0
+            num_prefill = step.row_end - step.row_start - num_nodes
+            sequences.append(SequenceRecord(step.request_id, num_prefill, num_nodes, num_accepted, num_committed))
+        record = StepRecord(batch.step_id, batch.num_rows, tuple(sequences), draft_s, result.forward_s, step_s)
+        self.trace.append(record)
+        self._stats.num_steps += 1
+        self._stats.num_rows += batch.num_rows
+        self._stats.forward_seconds += result.forward_s
+        if self._config.step_log:
+            _logger.info("%s", record)
+
+    def _require_alive(self) -> None:
+        if self._death is not None:
+            raise EngineDeadError(f"the engine is dead: {self._death}") from self._death
+
+
+_ABORTED = Delivery("", (), "abort", None, 0)
+
+
+def _output(sequence: SequenceState, delivery: Delivery) -> RequestOutput:
+    return RequestOutput(
+        request_id=sequence.request_id,
+        text=delivery.text,
+        token_ids=delivery.token_ids,
+        finish_reason=delivery.finish_reason,
+        stop_reason=delivery.stop_reason,
+        stats=sequence.stats(num_withdrawn=delivery.num_withdrawn),
+    )

@@ -1,0 +1,243 @@
+"""The engine in a thread of its own, and its asyncio face. No event loop ever waits for a forward.
+
+The thread alone touches the engine. Others reach it through an inbox that it empties before each step, so a cancelled
+request is gone, sequence and slots, before the next step begins.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from goose.calibration import AcceptanceTable
+from goose_ray.engine.engine import Engine
+from goose_ray.engine.request import GenerationRequest, RequestOutput
+from goose_ray.engine.stats import EngineStats
+from goose_ray.engine.step import ModelSpec
+from goose_ray.engine.trace import StepRecord
+from goose_ray.errors import EngineDeadError
+
+__all__ = ["EngineLoop"]
+
+_logger = logging.getLogger(__name__)
+
+# How old the published acceptance table may be while steps follow one another.
+_ACCEPTANCE_PERIOD_S = 0.5
+
+
+class _Stream:
+    """One caller's end of a request: where its outputs go."""
+
+    __slots__ = ("_event_loop", "arrived_s", "ended", "items", "request")
+
+    def __init__(self, request: GenerationRequest, arrived_s: float) -> None:
+        self.request = request
+        self.arrived_s = arrived_s
+        self.items: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
+        self.ended = False
+        self._event_loop = asyncio.get_running_loop()
+
+    def put(self, item: RequestOutput | Exception) -> bool:
+        """False if the caller's event loop is closed. Called by the engine's thread."""
+        try:
+            self._event_loop.call_soon_threadsafe(self.items.put_nowait, item)
+        except RuntimeError:
+            return False
+        return True
+
+
+class EngineLoop:
+    """Owns the engine from `start` to `stop`, once. Every method may be called from any thread, and from any number of
+    event loops.
+    """
+
+    def __init__(
+        self, engine: Engine, *, stall_timeout_s: float = 300.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._engine = engine
+        self._stall_timeout_s = stall_timeout_s
+        self._clock = clock
+        self._thread: threading.Thread | None = None
+        # Guards the inbox and the two flags.
+        self._wake = threading.Condition()
+        self._inbox: deque[tuple[str, _Stream]] = deque()
+        self._accepting = False
+        self._stopping = False
+        # The engine thread's own: a request id belongs to the stream that the engine accepted it from.
+        self._streams: dict[str, _Stream] = {}
+        self._death: BaseException | None = None
+        self._step_started_s: float | None = None
+        # Snapshots: replaced whole by the engine's thread, read by others.
+        self._stats = engine.stats()
+        self._acceptance = engine.acceptance()
+        self._acceptance_s = clock()
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._engine.spec
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return self._engine.policies
+
+    @property
+    def max_request_tokens(self) -> int:
+        """Most tokens, prompt and max_tokens together, that a request may have."""
+        return self._engine.max_request_tokens
+
+    def start(self) -> None:
+        """Idempotent. Raises EngineDeadError after `stop`."""
+        with self._wake:
+            if self._stopping:
+                raise EngineDeadError("the engine loop was stopped and cannot be started again")
+            if self._thread is not None:
+                return
+            self._accepting = True
+            self._thread = threading.Thread(target=self._run, name="goose-engine")
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Waits for the step in progress, ends outstanding requests with "abort", frees the runner. Idempotent."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join()
+        self._engine.shutdown()
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[RequestOutput]:
+        """One item for each step that adds to the request, the last with a finish reason.
+
+        Closing or cancelling the iterator cancels the request. The first item raises InvalidRequestError or
+        OverloadedError if the engine does not take the request; any item, EngineDeadError.
+        """
+        stream = _Stream(request, self._clock())
+        self._post("add", stream)
+        try:
+            while not stream.ended:
+                item = await stream.items.get()
+                if isinstance(item, Exception):
+                    stream.ended = True
+                    raise item
+                stream.ended = item.finish_reason is not None
+                yield item
+        finally:
+            if not stream.ended:
+                self._post("cancel", stream)
+
+    def stats(self) -> EngineStats:
+        """As of the last step or cancellation."""
+        return self._stats
+
+    def acceptance(self) -> AcceptanceTable:
+        """A copy, at most half a second old; current when nothing runs."""
+        return self._acceptance.copy()
+
+    def step_trace(self, count: int | None = None) -> tuple[StepRecord, ...]:
+        """The last `count` steps, oldest first; all that are kept by default."""
+        return self._engine.trace.last(count)
+
+    def check_health(self) -> None:
+        """Raises EngineDeadError if the thread has ended, a step has stalled or the runner is dead."""
+        if self._death is not None:
+            raise EngineDeadError(f"the engine loop has died: {self._death}") from self._death
+        if self._thread is None or not self._thread.is_alive():
+            raise EngineDeadError("the engine loop is not running")
+        started_s = self._step_started_s
+        if started_s is not None and self._clock() - started_s > self._stall_timeout_s:
+            raise EngineDeadError(f"a step has been running for more than {self._stall_timeout_s} s")
+        self._engine.check_health()
+
+    def _post(self, verb: str, stream: _Stream) -> None:
+        with self._wake:
+            if not self._accepting:
+                if verb == "cancel":
+                    return
+                raise EngineDeadError("the engine loop is not running") from self._death
+            self._inbox.append((verb, stream))
+            self._wake.notify()
+
+    def _run(self) -> None:
+        try:
+            while self._empty_inbox():
+                self._step()
+            self._publish()
+            self._dispatch(self._engine.abort_all())
+        except BaseException as error:
+            self._die(error)
+
+    def _empty_inbox(self) -> bool:
+        """Waits while there is nothing to do. False once the loop is to stop."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._inbox or self._stopping or self._engine.has_work)
+            changed = bool(self._inbox)
+        while command := self._next_command():
+            verb, stream = command
+            if verb == "add":
+                self._add(stream)
+            else:
+                self._cancel(stream)
+        if changed:
+            self._publish()
+        return self._accepting
+
+    def _next_command(self) -> tuple[str, _Stream] | None:
+        with self._wake:
+            if self._inbox:
+                return self._inbox.popleft()
+            # Together with the look at the inbox, so that nothing is posted that would never be read.
+            self._accepting = not self._stopping
+            return None
+
+    def _add(self, stream: _Stream) -> None:
+        try:
+            self._engine.add_request(stream.request, arrived_s=stream.arrived_s)
+        except Exception as error:
+            # The engine has kept nothing of it, so whatever is wrong is this request's own affair.
+            stream.put(error)
+        else:
+            self._streams[stream.request.request_id] = stream
+
+    def _cancel(self, stream: _Stream) -> None:
+        # The id may be another stream's by now, or this one was refused.
+        request_id = stream.request.request_id
+        if self._streams.get(request_id) is stream:
+            del self._streams[request_id]
+            self._engine.cancel(request_id)
+
+    def _step(self) -> None:
+        self._step_started_s = self._clock()
+        outputs = self._engine.step()
+        self._step_started_s = None
+        # Before the outputs: who has seen its last token finds it counted.
+        self._publish()
+        self._dispatch(outputs)
+
+    def _dispatch(self, outputs: Iterable[RequestOutput]) -> None:
+        for output in outputs:
+            stream = self._streams[output.request_id]
+            if output.finish_reason:
+                del self._streams[output.request_id]
+                stream.put(output)
+            elif not stream.put(output):
+                self._cancel(stream)
+
+    def _publish(self) -> None:
+        self._stats = self._engine.stats()
+        if not self._engine.has_work or self._clock() - self._acceptance_s > _ACCEPTANCE_PERIOD_S:
+            self._acceptance = self._engine.acceptance()
+            self._acceptance_s = self._clock()
+
+    def _die(self, error: BaseException) -> None:
+        _logger.critical("the engine loop has died", exc_info=error)
+        with self._wake:
+            self._death = error
+            self._accepting = False
+            orphans = [*self._streams.values(), *(stream for verb, stream in self._inbox if verb == "add")]
+            self._inbox.clear()
+        for stream in orphans:
+            dead = EngineDeadError(f"the engine loop has died: {error}")
+            dead.__cause__ = error
+            stream.put(dead)

@@ -1,0 +1,136 @@
+"""One request's sequence in the engine: its tokens, the KV slots of those that are computed, its counts.
+
+*Committed* tokens are the prompt and the output so far. Those without KV are the *chain*: the whole prompt at
+first, the anchor alone once decoding. A preempted sequence is one with nothing computed, no more.
+"""
+
+from enum import Enum
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from goose.tree import IntArray
+from goose_ray.engine.delivery import OutputStream
+from goose_ray.engine.request import GenerationRequest, SourceStats, SpeculationStats
+
+__all__ = ["IntBuffer", "SequenceState", "SequenceStatus"]
+
+
+class IntBuffer:
+    """A growing int64 array."""
+
+    __slots__ = ("_array", "_size")
+
+    def __init__(self, values: ArrayLike = ()) -> None:
+        self._array: IntArray = np.array(values, dtype=np.int64)
+        self._size = len(self._array)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> int:
+        return int(self.view()[index])
+
+    def view(self, start: int = 0) -> IntArray:
+        """The values from `start` on, without copying: valid until the buffer changes, not to be written to."""
+        return self._array[start : self._size]
+
+    def extend(self, values: IntArray) -> None:
+        size = self._size + len(values)
+        if size > len(self._array):
+            grown = np.empty(max(64, 2 * size), dtype=np.int64)
+            grown[: self._size] = self._array[: self._size]
+            self._array = grown
+        self._array[self._size : size] = values
+        self._size = size
+
+    def clear(self) -> None:
+        self._array, self._size = np.empty(0, dtype=np.int64), 0
+
+
+class SequenceStatus(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class SequenceState:
+    """Mutable, owned by the engine's thread."""
+
+    __slots__ = (
+        "_accepted",
+        "arrived_s",
+        "by_source",
+        "context_slots",
+        "last_token_s",
+        "num_drafted",
+        "num_harvested",
+        "num_prompt",
+        "num_steps",
+        "output",
+        "request",
+        "request_id",
+        "sampling",
+        "status",
+        "tokens",
+    )
+
+    def __init__(self, request: GenerationRequest, output: OutputStream, *, arrived_s: float) -> None:
+        self.request = request
+        self.request_id = request.request_id
+        self.sampling = request.sampling
+        self.output = output
+        self.status = SequenceStatus.WAITING
+        # committed tokens, prompt and output
+        self.tokens = IntBuffer(request.prompt_token_ids)
+        self.num_prompt = len(request.prompt_token_ids)
+        # slots of the tokens that are computed, in position order
+        self.context_slots = IntBuffer()
+        # positions before this one were harvested once; a recomputed prefix need not be again
+        self.num_harvested = 0
+        # forwards in which it had a tree
+        self.num_steps = 0
+        self.num_drafted = 0
+        self.by_source: dict[str, SourceStats] = {}
+        # one byte an output token: 1 for an accepted token, 0 for a bonus token
+        self._accepted = bytearray()
+        self.arrived_s = arrived_s
+        self.last_token_s: float | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_computed(self) -> int:
+        return len(self.context_slots)
+
+    @property
+    def num_uncomputed(self) -> int:
+        """Length of the chain: what must be computed before the next token. At least 1."""
+        return len(self.tokens) - len(self.context_slots)
+
+    @property
+    def num_output(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def num_remaining(self) -> int:
+        """Output tokens that max_tokens still allows. At least 1 until the sequence finishes."""
+        return self.sampling.max_tokens - self.num_output
+
+    def commit(self, token_ids: IntArray, num_accepted: int) -> None:
+        """Appends a step's committed tokens, the first `num_accepted` of which were drafted."""
+        self.tokens.extend(token_ids)
+        self._accepted += b"\1" * num_accepted + b"\0" * (len(token_ids) - num_accepted)
+
+    def stats(self, *, num_withdrawn: int = 0) -> SpeculationStats:
+        """Counts so far, without the last `num_withdrawn` tokens (those of a trimmed stop string)."""
+        committed = len(self._accepted) - num_withdrawn
+        return SpeculationStats(
+            steps=self.num_steps,
+            drafted=self.num_drafted,
+            accepted=self._accepted.count(1, 0, committed),
+            committed=committed,
+            by_source=dict(self.by_source),
+        )

@@ -1,0 +1,336 @@
+"""Stand-ins for what the engine is given: a runner without a model, speculators that know what to be right about, a
+tokenizer of bytes.
+
+The fake runner is as strict as a real one is blind: it remembers what was written to every slot and refuses a step
+whose slots do not hold exactly the sequence's own prefix.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from goose.calibration import AcceptanceTable
+from goose.observation import Harvest, TreeOutcome
+from goose.tree import IntArray, TokenTree, TreeBatch
+from goose.verify import walk_batch
+from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.engine.step import HarvestRows, ModelSpec, SequenceStep, StepBatch, StepOutput, VerifiedPath
+
+__all__ = ["FakeRunner", "FakeTokenizer", "NextToken", "ScriptedSpeculator", "looping_model", "scripted_model"]
+
+# (the tokens so far, at least the last four, sampling, index of the output token) -> the token
+NextToken = Callable[[Sequence[int], SamplingParams, int], int]
+
+EOS = 0
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def looping_model(vocab_size: int = 64, *, alphabet: int = 12, eos_every: int = 0) -> NextToken:
+    """A pure function of the last two tokens, so outputs soon repeat and drafts of earlier text are often right.
+
+    When not greedy, seed and position matter too. One in `eos_every` contexts is followed by EOS.
+    """
+
+    def next_token(history: Sequence[int], sampling: SamplingParams, position: int) -> int:
+        key = (0, *history)[-2:]
+        code = (key[0] * 7919 + key[1] * 104729 + 13) & 0xFFFFFFFF
+        if not sampling.greedy:
+            code ^= (sampling.seed * 2654435761 + (position % 5) * 40503) & 0xFFFFFFFF
+        code = (code * 2246822519) & 0xFFFFFFFF
+        code ^= code >> 15
+        if eos_every and code % eos_every == 0:
+            return EOS
+        return 1 + (code >> 7) % min(alphabet, vocab_size - 1)
+
+    return next_token
+
+
+def scripted_model(output: Sequence[int]) -> NextToken:
+    """Says `output` whatever the prompt, then its last token for ever."""
+    return lambda _history, _sampling, position: output[min(position, len(output) - 1)]
+
+
+class FakeRunner:
+    """Implements `goose_ray.engine.step.ModelRunner`. `on_step` sees every batch before it runs, and may raise.
+
+    `checked=False` leaves the bookkeeping out, for measuring the engine's own time.
+    """
+
+    def __init__(
+        self,
+        next_token: NextToken | None = None,
+        *,
+        vocab_size: int = 64,
+        num_slots: int = 256,
+        max_model_len: int = 256,
+        eos_token_ids: tuple[int, ...] = (EOS,),
+        on_step: Callable[[StepBatch], None] | None = None,
+        checked: bool = True,
+    ) -> None:
+        self._spec = ModelSpec(
+            model_id="fake",
+            vocab_size=vocab_size,
+            max_model_len=max_model_len,
+            num_slots=num_slots,
+            eos_token_ids=eos_token_ids,
+        )
+        self._next_token = next_token or looping_model(vocab_size)
+        self._on_step = on_step
+        self._checked = checked
+        # what each slot holds: token, position, and a hash of the tokens up to it
+        self._token = np.full(num_slots, -1, dtype=np.int64)
+        self._position = np.full(num_slots, -1, dtype=np.int64)
+        self._hash = np.zeros(num_slots, dtype=np.uint64)
+        # request id -> committed tokens as far as this runner knows
+        self._committed: dict[str, list[int]] = {}
+        self.num_steps = 0
+        self.is_shut_down = False
+        self.failure: Exception | None = None
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._spec
+
+    def execute(self, batch: StepBatch) -> StepOutput:
+        if self._on_step is not None:
+            self._on_step(batch)
+        if self._checked:
+            self._check_rows(batch)
+            for step in batch.sequences:
+                self._check_sequence(batch, step)
+            self._write(batch)
+        paths = self._verify(batch)
+        if self._checked:
+            for step, path in zip(batch.sequences, paths, strict=True):
+                if path is not None:
+                    self._committed[step.request_id] += path.token_ids.tolist()
+        self.num_steps += 1
+        return StepOutput(paths=paths, harvest=self._harvest(batch), forward_s=0.001)
+
+    def check_health(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+
+    def _check_rows(self, batch: StepBatch) -> None:
+        for name in ("token_ids", "positions", "slots", "parents"):
+            array = getattr(batch, name)
+            assert array.shape == (batch.num_rows,), name
+            assert array.dtype == np.int64, name
+        owned = [batch.slots, *(step.context_slots for step in batch.sequences)]
+        slots = np.concatenate(owned)
+        assert len(np.unique(slots)) == len(slots), "a slot is used twice in one step"
+        assert slots.min() >= 0
+        assert slots.max() < self._spec.num_slots
+        ends = [0, *(step.row_end for step in batch.sequences)]
+        assert [step.row_start for step in batch.sequences] == ends[:-1]
+        assert ends[-1] == batch.num_rows
+        assert len({step.request_id for step in batch.sequences}) == len(batch.sequences)
+
+    def _check_sequence(self, batch: StepBatch, step: SequenceStep) -> None:
+        context = step.context_slots
+        assert (self._position[context] == np.arange(len(context))).all(), f"{step.request_id}: positions of context"
+        before = np.concatenate((np.zeros(1, np.uint64), self._hash[context]))[:-1]
+        assert (self._hash[context] == _mix(before, self._token[context])).all(), f"{step.request_id}: context"
+        chain = batch.token_ids[step.row_start : step.row_start + step.num_chain].tolist()
+        tokens = [*self._token[context].tolist(), *chain]
+        if step.output_position == 0:
+            # A prompt, which no earlier request of the same id has a say in.
+            if not len(context):
+                self._committed[step.request_id] = []
+            known = self._committed[step.request_id]
+            assert tokens[: len(known)] == known[: len(tokens)], f"{step.request_id}: prompt"
+            self._committed[step.request_id] = max(known, tokens, key=len)
+        else:
+            known = self._committed[step.request_id]
+            assert tokens == known[: len(tokens)], f"{step.request_id}: committed tokens"
+            assert step.tree is None or tokens == known, f"{step.request_id}: not the last token is the anchor"
+        if step.tree is not None:
+            # The last output token is never drafted.
+            assert step.tree.depths.max() < step.sampling.max_tokens - step.output_position
+            assert step.tree.token_ids[0] == chain[-1]
+            assert len(tokens) + step.tree.depths.max() <= self._spec.max_model_len
+            assert (batch.token_ids[step.row_start + step.num_chain : step.row_end] == step.tree.token_ids[1:]).all()
+
+    def _write(self, batch: StepBatch) -> None:
+        for step in batch.sequences:
+            for row in range(step.row_start, step.row_end):
+                parent = int(batch.parents[row])
+                if parent >= 0:
+                    assert step.row_start <= parent < row
+                    above = batch.slots[parent]
+                else:
+                    assert row == step.row_start
+                    above = step.context_slots[-1] if len(step.context_slots) else None
+                position = 0 if above is None else int(self._position[above]) + 1
+                assert batch.positions[row] == position
+                slot = batch.slots[row]
+                self._token[slot] = batch.token_ids[row]
+                self._position[slot] = position
+                self._hash[slot] = _mix(np.uint64(0) if above is None else self._hash[above], batch.token_ids[row])
+
+    def _verify(self, batch: StepBatch) -> tuple[VerifiedPath | None, ...]:
+        with_tree = [step for step in batch.sequences if step.tree is not None]
+
+        def draw(sequences: IntArray, nodes: IntArray) -> IntArray:
+            steps = [with_tree[i] for i in sequences.tolist()]
+            return np.asarray([self._draw(batch, step, node) for step, node in zip(steps, nodes.tolist(), strict=True)])
+
+        paths = iter(walk_batch([step.tree for step in with_tree if step.tree is not None], draw))
+        return tuple(None if step.tree is None else next(paths) for step in batch.sequences)
+
+    def _draw(self, batch: StepBatch, step: SequenceStep, node: int) -> int:
+        assert step.tree is not None
+        row = step.row_start + step.num_chain - 1 + node
+        depth = int(step.tree.depths[node])
+        return self._next_token(self._tail(batch, step, row), step.sampling, step.output_position + depth)
+
+    def _tail(self, batch: StepBatch, step: SequenceStep, row: int) -> list[int]:
+        """The last four tokens up to a row."""
+        tail: list[int] = []
+        while row >= 0 and len(tail) < 4:
+            tail.append(int(batch.token_ids[row]))
+            row = int(batch.parents[row])
+        missing = 4 - len(tail)
+        context = self._token[step.context_slots[-missing:]].tolist() if missing and self._checked else []
+        return [*context, *tail[::-1]]
+
+    def _harvest(self, batch: StepBatch) -> HarvestRows | None:
+        if not batch.harvest_k:
+            return None
+        wanted = np.zeros(batch.num_rows, dtype=np.bool_)
+        top = np.zeros((batch.num_rows, batch.harvest_k), dtype=np.int64)
+        for step in batch.sequences:
+            anchor = step.row_start + step.num_chain - 1
+            wanted[step.row_start : anchor] = step.harvest_chain
+            wanted[anchor] = step.harvest_chain or step.tree is not None
+            wanted[anchor + 1 : step.row_end] = True
+            for row in range(step.row_start, step.row_end) if self._checked else ():
+                likely = self._next_token(self._tail(batch, step, row), replace(step.sampling, temperature=0.0), 0)
+                top[row] = (likely + np.arange(batch.harvest_k)) % self._spec.vocab_size
+        rows = np.flatnonzero(wanted)
+        probs = np.tile(0.5 ** np.arange(1, batch.harvest_k + 1, dtype=np.float32), (len(rows), 1))
+        return HarvestRows(rows=rows, top_ids=top[rows], top_probs=probs)
+
+
+def _mix(before: np.uint64 | np.ndarray, tokens: np.int64 | np.ndarray) -> np.ndarray:
+    words = np.atleast_1d(np.asarray(before, dtype=np.uint64)) * _MIX + np.atleast_1d(np.asarray(tokens, np.uint64))
+    mixed: np.ndarray = (words ^ (words >> np.uint64(29))) + np.uint64(1)
+    return mixed if np.ndim(tokens) else mixed[0]
+
+
+@dataclass
+class ScriptedSpeculator:
+    """Drafts a chain that is right for `num_right` tokens (all of them if None), then wrong ones up to `length`.
+
+    `siblings` adds that many wrong nodes under the anchor, and a second copy of the right one. `model` is the runner's.
+    """
+
+    model: NextToken
+    length: int = 8
+    num_right: int | None = None
+    siblings: int = 0
+    vocab_size: int = 64
+    harvest_k: int = 0
+    policies: tuple[str, ...] = ("scripted",)
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+    num_prompt: dict[str, int] = field(default_factory=dict)
+    outcomes: list[TreeOutcome] = field(default_factory=list)
+    harvests: list[Harvest] = field(default_factory=list)
+    stop_token_ids: dict[str, frozenset[int]] = field(default_factory=dict)
+    started: list[str] = field(default_factory=list)
+
+    def start_request(
+        self,
+        request_id: str,
+        prompt_ids: Sequence[int] | IntArray,
+        *,
+        stop_token_ids: Iterable[int] = (),
+        cache_salt: str | None = None,
+        policy: str | None = None,
+    ) -> None:
+        assert request_id not in self.tokens, f"{request_id} started twice"
+        self.tokens[request_id] = [int(token) for token in prompt_ids]
+        self.num_prompt[request_id] = len(prompt_ids)
+        self.stop_token_ids[request_id] = frozenset(stop_token_ids)
+        self.started.append(request_id)
+
+    def propose(self, request_ids: Sequence[str], *, max_draft_depths: Sequence[int], max_nodes: int) -> TreeBatch:
+        share = max_nodes // len(request_ids)
+        return TreeBatch(
+            tuple(
+                self._tree(request_id, depth, share)
+                for request_id, depth in zip(request_ids, max_draft_depths, strict=True)
+            )
+        )
+
+    def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> list[dict[str, tuple[int, int]]]:
+        self.outcomes.extend(outcomes)
+        if harvest is not None:
+            self.harvests.append(harvest)
+        for outcome in outcomes:
+            self.tokens[outcome.request_id].extend(outcome.committed_ids.tolist())
+        return [{"script": (outcome.tree.num_draft_nodes, len(outcome.accepted_nodes))} for outcome in outcomes]
+
+    def stop_request(self, request_id: str) -> None:
+        del self.tokens[request_id]
+
+    def counters(self) -> AcceptanceTable:
+        return AcceptanceTable()
+
+    def _tree(self, request_id: str, max_depth: int, max_nodes: int) -> TokenTree:
+        history = list(self.tokens[request_id])
+        position = len(history) - self.num_prompt[request_id]
+        token_ids, parents = [history[-1]], [-1]
+        greedy = SamplingParams(temperature=0.0)
+        for depth in range(1, min(self.length, max_depth, max_nodes - 1) + 1):
+            right = self.model(history, greedy, position + depth - 1)
+            wrong = (right + 1) % self.vocab_size
+            parents.append(len(token_ids) - 1)
+            token_ids.append(right if self.num_right is None or depth <= self.num_right else wrong)
+            history.append(token_ids[-1])
+        if len(token_ids) > 1:
+            for sibling in range(min(self.siblings, max_nodes - len(token_ids))):
+                token_ids.append((token_ids[1] + sibling) % self.vocab_size)
+                parents.append(0)
+        return TokenTree.from_parents(token_ids, parents)
+
+
+class FakeTokenizer:
+    """Token ids below 256 are single bytes, those above are `pieces`; `specials` have no text.
+
+    `strips_space` takes one space off the beginning of whatever is decoded, as tokenizers with a word-start mark do.
+    """
+
+    def __init__(
+        self, pieces: Sequence[str | bytes] = (), *, specials: Iterable[int] = (), strips_space: bool = False
+    ) -> None:
+        self._pieces = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
+        self._specials = frozenset(specials)
+        self._strips_space = strips_space
+        self.vocab_size = 256 + len(self._pieces)
+        self.eos_token_ids = tuple(self._specials)
+        self.num_decoded = 0
+        self.fails_on: int | None = None
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        if self.fails_on is not None and self.fails_on in token_ids:
+            raise ValueError(f"token {self.fails_on} cannot be decoded")
+        self.num_decoded += len(token_ids)
+        data = b"".join(self._bytes(token) for token in token_ids)
+        text = data.decode(errors="replace")
+        return text[1:] if self._strips_space and text.startswith(" ") else text
+
+    def apply_chat_template(self, messages: Sequence[object], *, tools: Sequence[object] | None = None) -> list[int]:
+        raise NotImplementedError("the engine never calls this")
+
+    def _bytes(self, token: int) -> bytes:
+        if token in self._specials:
+            return b""
+        return bytes([token]) if token < 256 else self._pieces[token - 256]
