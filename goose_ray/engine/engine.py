@@ -82,8 +82,14 @@ class Engine:
         return self._speculator.policies
 
     @property
-    def max_request_tokens(self) -> int:
-        """Prompt and max_tokens of one request together: the model's length or the KV pool, whichever is less."""
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens, prompt and max_tokens together, that a request may have: what model, configuration and KV pool
+        all allow.
+        """
         return self._admission.max_request_tokens
 
     @property

@@ -9,13 +9,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 
 from goose.calibration import AcceptanceTable
 from goose_ray.engine.engine import Engine
 from goose_ray.engine.request import GenerationRequest, RequestOutput
 from goose_ray.engine.stats import EngineStats
 from goose_ray.engine.step import ModelSpec
+from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.engine.trace import StepRecord
 from goose_ray.errors import EngineDeadError
 
@@ -83,9 +84,13 @@ class EngineLoop:
         return self._engine.policies
 
     @property
-    def max_request_tokens(self) -> int:
+    def tokenizer(self) -> Tokenizer:
+        return self._engine.tokenizer
+
+    @property
+    def max_model_len(self) -> int:
         """Most tokens, prompt and max_tokens together, that a request may have."""
-        return self._engine.max_request_tokens
+        return self._engine.max_model_len
 
     def start(self) -> None:
         """Idempotent. Raises EngineDeadError after `stop`."""
@@ -107,7 +112,7 @@ class EngineLoop:
             self._thread.join()
         self._engine.shutdown()
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[RequestOutput]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput]:
         """One item for each step that adds to the request, the last with a finish reason.
 
         Closing or cancelling the iterator cancels the request. The first item raises InvalidRequestError or
