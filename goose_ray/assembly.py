@@ -1,0 +1,66 @@
+"""Puts one replica's parts together: model, runner, speculator, engine. Used by the Serve replica and the benches alike.
+
+Knows every floor below and decides nothing but device, dtype and threads.
+"""
+
+import torch
+
+from goose.errors import UnknownNameError
+from goose.speculator import Speculator
+from goose_ray.config import EngineConfig, GooseConfig
+from goose_ray.engine.engine import Engine
+from goose_ray.engine.loop import EngineLoop
+from goose_ray.errors import ConfigError
+from goose_ray.models.loader import load_model, resolve
+from goose_ray.models.tokenizer import load_tokenizer
+from goose_ray.runner.local import LocalRunner
+
+__all__ = ["build_engine", "choose_device", "choose_dtype"]
+
+
+def build_engine(config: GooseConfig) -> EngineLoop:
+    """The engine loop of one replica, not started. Fetches and converts the model if need be.
+
+    Sets this process's number of CPU threads if the configuration names one. Raises ConfigError naming the field,
+    ModelLoadError if the model cannot be had or run.
+    """
+    speculator = _speculator(config.engine)
+    device = choose_device(config.device)
+    if config.engine.num_threads is not None:
+        torch.set_num_threads(config.engine.num_threads)
+    path = resolve(config.model)
+    tokenizer = load_tokenizer(path)
+    runner = LocalRunner(
+        load_model(path, dtype=choose_dtype(config.dtype, device), device=device),
+        model_id=config.model,
+        num_slots=config.engine.kv_cache_tokens,
+        max_model_len=config.engine.max_model_len,
+    )
+    engine = Engine(runner, speculator, tokenizer, config.engine)
+    return EngineLoop(engine, stall_timeout_s=config.engine.stall_timeout_s)
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is one, else the CPU. Raises ConfigError."""
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"device must be auto, cpu or cuda, not {name!r}")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device is cuda, but this process sees no CUDA device: use cpu or auto")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is float32 on the CPU, where lossless means token for token, and bfloat16 on CUDA."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _speculator(config: EngineConfig) -> Speculator:
+    try:
+        return Speculator(policy=config.policy, budget=config.budget, harvest_k=config.harvest_k)
+    except UnknownNameError as error:
+        raise ConfigError(f"engine.policy: {error}") from error
