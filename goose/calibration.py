@@ -4,6 +4,7 @@ A node behind a rejection was never tried, so only *reached* nodes count as atte
 the anchor. Knows nothing of how trees are built or who merges the tables.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -49,27 +50,30 @@ class AcceptanceTable:
         Bit s of `tree.sources` credits source number s of the constructor's names; a node of two sources credits
         both. Returns source name -> (attempted, accepted), for the sources that attempted anything.
         """
-        accepted = np.zeros(tree.num_nodes, dtype=np.bool_)
-        accepted[accepted_nodes] = True
-        open_parents = accepted.copy()
-        open_parents[0] = True
-        reached = np.flatnonzero(open_parents[tree.parents])
-        reached = reached[reached > 0]
-        if not len(reached):
-            return {}
-        parents, depths, hits = tree.parents[reached], tree.depths[reached], accepted[reached]
-        places = np.minimum(depths - 1, _NUM_POSITIONS - 1)
-        self._positions[_ATTEMPTED] += np.bincount(np.unique(places), minlength=_NUM_POSITIONS)
-        self._positions[_ACCEPTED] += np.bincount(places[hits], minlength=_NUM_POSITIONS)
-        depth_buckets = np.searchsorted(DEPTH_EDGES, depths, side="right") - 1
+        accepted = set(accepted_nodes.tolist())
+        parents, depths, sources = tree.parents.tolist(), tree.depths.tolist(), tree.sources.tolist()
+        # Few nodes are reached, most of them siblings, so plain integers beat array operations here.
+        reached = [node for node, parent in enumerate(parents) if parent == 0 or parent in accepted]
+        for place in {min(depths[node], _NUM_POSITIONS) - 1 for node in reached}:
+            self._positions[_ATTEMPTED, place] += 1
+        for node in accepted:
+            self._positions[_ACCEPTED, min(depths[node], _NUM_POSITIONS) - 1] += 1
         credited: dict[str, tuple[int, int]] = {}
         for number, (name, counts) in enumerate(self._counts.items()):
-            own = np.flatnonzero(tree.sources[reached] >> number & 1)
-            if len(own):
-                ranks = np.searchsorted(RANK_EDGES, _ranks(parents[own]), side="right") - 1
-                np.add.at(counts[_ATTEMPTED], (depth_buckets[own], ranks), 1)
-                np.add.at(counts[_ACCEPTED], (depth_buckets[own], ranks), hits[own])
-                credited[name] = (len(own), int(hits[own].sum()))
+            siblings: dict[int, int] = {}
+            num_attempted = num_accepted = 0
+            for node in reached:
+                if sources[node] >> number & 1:
+                    rank = siblings.get(parents[node], 0)
+                    siblings[parents[node]] = rank + 1
+                    bucket = bisect_right(DEPTH_EDGES, depths[node]) - 1, bisect_right(RANK_EDGES, rank) - 1
+                    hit = node in accepted
+                    counts[_ATTEMPTED, *bucket] += 1
+                    counts[_ACCEPTED, *bucket] += hit
+                    num_attempted += 1
+                    num_accepted += hit
+            if num_attempted:
+                credited[name] = (num_attempted, num_accepted)
         return credited
 
     def totals(self) -> dict[str, tuple[int, int]]:
@@ -145,16 +149,6 @@ class AcceptanceTable:
         for name in dict.fromkeys((*self._counts, *other._counts)):
             merged._counts[name] = combine(self._counts.get(name, nothing), other._counts.get(name, nothing))
         return merged
-
-
-def _ranks(parents: IntArray) -> IntArray:
-    """The place of each node among those with the same parent, in order of appearance."""
-    order = np.argsort(parents, kind="stable")
-    ordered = parents[order]
-    starts = np.searchsorted(ordered, ordered, side="left")
-    ranks = np.empty(len(parents), dtype=np.int64)
-    ranks[order] = np.arange(len(parents)) - starts
-    return ranks
 
 
 def _counts_from(value: Any, field: str, shape: tuple[int, ...]) -> CountArray:

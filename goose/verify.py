@@ -1,6 +1,6 @@
 """The walk down a tree: from the anchor to the child that equals the target's draw, until no child does.
 
-One draw per reached node, taken from the target's own distribution at that node and independent of the tree, which
+One draw a node of the path, taken from the target's own distribution at that node and independent of the tree, which
 is why the output is distributed exactly as without drafts. Greedy and sampled verification differ in `draw` alone.
 Plain numpy: whatever holds the logits (a torch tensor on any device) stays behind the caller's `draw`.
 """
@@ -35,12 +35,24 @@ class VerifiedPath:
 
 
 def walk(tree: TokenTree, draw: Draw) -> VerifiedPath:
-    """Calls `draw` once for each reached node on the path. Of children with the same token the first is followed."""
-    return walk_batch([tree], lambda _, nodes: np.asarray([draw(int(nodes[0]))], dtype=np.int64))[0]
+    """Calls `draw` once for each node on the path. Of children with the same token the first is followed."""
+    node = 0
+    accepted: list[int] = []
+    drawn: list[int] = []
+    while True:
+        # The target draws its own token after this node, whatever the tree holds.
+        drawn.append(draw(node))
+        # If a child holds that token it is accepted, and the walk goes on from there;
+        children = np.flatnonzero((tree.parents == node) & (tree.token_ids == drawn[-1]))
+        # else the draw is the bonus token.
+        if not len(children):
+            return VerifiedPath(np.asarray(accepted, dtype=np.int64), np.asarray(drawn, dtype=np.int64))
+        node = int(children[0])
+        accepted.append(node)
 
 
 def walk_batch(trees: Sequence[TokenTree], draw: BatchDraw) -> list[VerifiedPath]:
-    """Walks all trees together, one call of `draw` a level for the sequences that are still walking."""
+    """`walk` for all trees together, one call of `draw` a level for the sequences that are still walking."""
     if not trees:
         return []
     num_trees = len(trees)

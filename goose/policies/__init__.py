@@ -1,0 +1,1 @@
+"""How draft tokens become trees: one file a policy, and a line in `registry`."""

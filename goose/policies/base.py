@@ -51,7 +51,7 @@ def fit(trees: Sequence[TokenTree], max_nodes: int) -> list[TokenTree]:
 def shares(wanted: IntArray, total: int) -> IntArray:
     """Max-min fair shares: each at most what it wants, and nobody gets more than one who wanted more and got less.
 
-    Returns [len(wanted)] int64 summing to min(total, sum of wanted); the remainder goes to the first in order.
+    Returns [len(wanted)] int64 summing to min(total, sum of wanted); the largest take the remainder.
     """
     given = np.zeros_like(wanted)
     left = total

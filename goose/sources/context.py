@@ -14,7 +14,6 @@ from goose.errors import RequestStateError
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest
 from goose.sources.base import CandidateQuery, Candidates
-from goose.tree import IntArray
 
 __all__ = ["NGRAM_LENGTHS", "ContextMatch", "ContextMatcher"]
 
@@ -180,10 +179,6 @@ class ContextMatcher:
         queries_of, token_ids, parents = (table[:, column].astype(np.int64) for column in range(3))
         scores = table[:, 3].astype(np.float32)
         return Candidates(queries_of, token_ids, parents, scores, table[:, 4:].astype(np.float32))
-
-    def committed(self, request_id: str) -> IntArray:
-        """[num_committed] int64: prompt and output so far."""
-        return np.asarray(self._text(request_id).tokens, dtype=np.int64)
 
     def _text(self, request_id: str) -> _Text:
         try:

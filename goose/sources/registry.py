@@ -1,6 +1,6 @@
 """The draft sources by name. One line a source; its place is its number, which is its bit in `TokenTree.sources`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 from goose.errors import UnknownNameError
@@ -8,7 +8,7 @@ from goose.sources.base import DraftSource
 from goose.sources.context import ContextMatcher
 from goose.sources.transitions import TransitionTable
 
-__all__ = ["SOURCES", "SourceSet", "source_names_of"]
+__all__ = ["SOURCES", "SourceSet"]
 
 # The argument is the number of successors kept per harvested row.
 SOURCES: dict[str, Callable[[int], DraftSource]] = {
@@ -41,8 +41,3 @@ class SourceSet:
     def bit(self, name: str) -> int:
         """The source's bit in `TokenTree.sources`."""
         return self._bits[name]
-
-
-def source_names_of(bits: int, names: Iterable[str] = SOURCES) -> tuple[str, ...]:
-    """Names of the sources whose bits are set."""
-    return tuple(name for number, name in enumerate(names) if bits >> number & 1)

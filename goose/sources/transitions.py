@@ -5,6 +5,7 @@ request but its last two tokens. Memory is bounded: one row a vocabulary entry, 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,54 @@ from goose.tree import IntArray
 __all__ = ["TransitionTable"]
 
 
+class _Rows:
+    """Rows of successors by number, for any number below `max_rows`. Grows by doubling, so a row costs O(1).
+
+    Scores are kept in double precision: tree widths are rounded products of them, and must come out the same whether
+    a score was given in single or in double.
+    """
+
+    def __init__(self, width: int, *, max_rows: int | None = None) -> None:
+        self._max_rows = max_rows
+        # [num_rows, width]: successors, most likely first; -1 behind the last one, and all along an empty row
+        self._ids = np.full((0, width), -1, dtype=np.int32)
+        # [num_rows, width]
+        self._scores = np.zeros((0, width), dtype=np.float64)
+
+    def __contains__(self, number: int) -> bool:
+        return number < len(self._ids) and bool(self._ids[number, 0] >= 0)
+
+    def read(self, number: int) -> tuple[list[int], list[float]]:
+        if number not in self:
+            return [], []
+        ids: list[int] = self._ids[number].tolist()
+        scores: list[float] = self._scores[number].tolist()
+        if ids[-1] >= 0:
+            return ids, scores
+        length = ids.index(-1)
+        return ids[:length], scores[:length]
+
+    def write(self, numbers: IntArray, ids: NDArray[np.int32], scores: NDArray[np.float64]) -> None:
+        """Replaces the rows of distinct `numbers`."""
+        if not len(numbers):
+            return
+        needed = int(numbers.max()) + 1
+        if needed > len(self._ids):
+            capacity = max(needed, 2 * len(self._ids), 1024)
+            more = (capacity if self._max_rows is None else min(capacity, self._max_rows)) - len(self._ids)
+            width = self._ids.shape[1]
+            self._ids = np.concatenate([self._ids, np.full((more, width), -1, dtype=np.int32)])
+            self._scores = np.concatenate([self._scores, np.zeros((more, width), dtype=np.float64)])
+        self._ids[numbers], self._scores[numbers] = ids, scores
+
+
+@dataclass(slots=True)
+class _Request:
+    # the last two committed tokens, -1 where there is none
+    last_two: tuple[int, int]
+    stop_token_ids: frozenset[int]
+
+
 class TransitionTable:
     """Two tiers of rows; the pair tier is asked first. In both a later row replaces an earlier one.
 
@@ -28,23 +77,16 @@ class TransitionTable:
     feature_names = ("rank", "from_pair")
 
     def __init__(self, *, num_successors: int = 10, max_pairs: int = 65536) -> None:
-        # Scores are kept in double precision: widths are rounded products of them, and must come out the same whether a
-        # score was given in single or in double.
         self._num_successors = num_successors
         self._max_pairs = max_pairs
-        # unigram tier, indexed by token; grows to the largest token seen. -1: no successor
-        # [num_tokens, num_successors]
-        self._token_ids = np.full((0, num_successors), -1, dtype=np.int32)
-        self._token_scores = np.zeros((0, num_successors), dtype=np.float64)
-        # pair tier, indexed by slot
-        # [max_pairs, num_successors], allocated as it fills
-        self._pair_ids = np.full((0, num_successors), -1, dtype=np.int32)
-        self._pair_scores = np.zeros((0, num_successors), dtype=np.float64)
+        # by token; as long as the largest token seen
+        self._tokens = _Rows(num_successors)
+        # by slot
+        self._pairs = _Rows(num_successors, max_rows=max_pairs)
         self._pair_slots: dict[int, int] = {}
         self._slot_pairs: list[int] = []
         self._next_slot = 0
-        self._last_two: dict[str, tuple[int, int]] = {}
-        self._stop_token_ids: dict[str, frozenset[int]] = {}
+        self._requests: dict[str, _Request] = {}
 
     @property
     def harvest_k(self) -> int:
@@ -55,45 +97,34 @@ class TransitionTable:
         return len(self._pair_slots)
 
     def start_request(self, request: DraftRequest) -> None:
-        if request.request_id in self._last_two:
+        if request.request_id in self._requests:
             raise RequestStateError(f"request {request.request_id!r} was started already in source {self.name!r}")
-        self._last_two[request.request_id] = _last_two((-1, -1), request.prompt_ids)
-        self._stop_token_ids[request.request_id] = request.stop_token_ids
+        last_two = _last_two((-1, -1), request.prompt_ids)
+        self._requests[request.request_id] = _Request(last_two, request.stop_token_ids)
 
     def stop_request(self, request_id: str) -> None:
-        self._require(request_id)
-        del self._last_two[request_id], self._stop_token_ids[request_id]
+        self._request(request_id)
+        del self._requests[request_id]
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
         for outcome in outcomes:
-            last = self._require(outcome.request_id)
-            self._last_two[outcome.request_id] = _last_two(last, outcome.committed_ids)
+            request = self._request(outcome.request_id)
+            request.last_two = _last_two(request.last_two, outcome.committed_ids)
         if harvest is not None and len(harvest.token_ids):
             self._learn(harvest)
 
     def last_two(self, request_id: str) -> tuple[int, int]:
         """The last two committed tokens of a request; -1 where there is none."""
-        return self._require(request_id)
+        return self._request(request_id).last_two
 
     def knows(self, previous_id: int, token_id: int) -> bool:
         """Whether either tier has a row for the token."""
-        if token_id < len(self._token_ids) and self._token_ids[token_id, 0] >= 0:
-            return True
-        return _pair_key(previous_id, token_id) in self._pair_slots
+        return token_id in self._tokens or _pair_key(previous_id, token_id) in self._pair_slots
 
     def successors(self, previous_id: int, token_id: int) -> tuple[list[int], list[float]]:
         """Successors of one token after another (-1: none known), most likely first, and their scores."""
-        slot = self._pair_slots.get(_pair_key(previous_id, token_id), -1) if previous_id >= 0 else -1
-        if slot >= 0:
-            ids, scores = self._pair_ids[slot], self._pair_scores[slot]
-        elif token_id < len(self._token_ids):
-            ids, scores = self._token_ids[token_id], self._token_scores[token_id]
-        else:
-            return [], []
-        tokens: list[int] = ids.tolist()
-        if tokens[-1] < 0:
-            tokens = tokens[: tokens.index(-1)]
-        return tokens, scores.tolist()[: len(tokens)]
+        slot = self._pair_slots.get(_pair_key(previous_id, token_id))
+        return self._tokens.read(token_id) if slot is None else self._pairs.read(slot)
 
     def candidates(self, queries: Sequence[CandidateQuery]) -> Candidates:
         """One level: the successors of each node asked about, without the request's stop tokens.
@@ -102,13 +133,13 @@ class TransitionTable:
         """
         rows: list[tuple[int, int, float, int, int]] = []
         for number, query in enumerate(queries):
-            stop = self._stop_token_ids[query.request_id] if self._require(query.request_id) else frozenset()
-            previous, token = _last_two(self._last_two[query.request_id], query.draft_ids)
-            from_pair = int(previous >= 0 and _pair_key(previous, token) in self._pair_slots)
+            request = self._request(query.request_id)
             if query.max_depth < 1:
                 continue
+            previous, token = _last_two(request.last_two, query.draft_ids)
+            from_pair = int(_pair_key(previous, token) in self._pair_slots)
             for rank, (successor, score) in enumerate(zip(*self.successors(previous, token), strict=True)):
-                if successor not in stop:
+                if successor not in request.stop_token_ids:
                     rows.append((number, successor, score, rank, from_pair))
         table = np.asarray(rows, dtype=np.float64).reshape(-1, 5)
         return Candidates(
@@ -127,20 +158,16 @@ class TransitionTable:
         scores[:, :width] = harvest.top_probs[:, :width]
 
         rows = _last_of_each(harvest.token_ids)
-        tokens = harvest.token_ids[rows]
-        self._token_ids, self._token_scores = _grown(self._token_ids, self._token_scores, int(tokens.max()) + 1)
-        self._token_ids[tokens], self._token_scores[tokens] = ids[rows], scores[rows]
+        self._tokens.write(harvest.token_ids[rows], ids[rows], scores[rows])
 
         paired = np.flatnonzero(harvest.previous_ids >= 0)
         pairs = (harvest.previous_ids[paired] << 32) | harvest.token_ids[paired]
-        rows = _last_of_each(pairs)[-self._max_pairs :]
-        slots = self._claim_slots(pairs[rows].tolist())
+        latest = _last_of_each(pairs)[-self._max_pairs :]
+        slots = self._claim_slots(pairs[latest].tolist())
         # A slot claimed late in the batch may have been another row's early in it: the later one holds it now.
         kept = _last_of_each(slots)
-        needed = len(self._slot_pairs)
-        self._pair_ids, self._pair_scores = _grown(self._pair_ids, self._pair_scores, needed, self._max_pairs)
-        rows, slots = paired[rows[kept]], slots[kept]
-        self._pair_ids[slots], self._pair_scores[slots] = ids[rows], scores[rows]
+        rows = paired[latest[kept]]
+        self._pairs.write(slots[kept], ids[rows], scores[rows])
 
     def _claim_slots(self, pairs: list[int]) -> IntArray:
         """The slot of each pair; a new pair takes a free one, or that of the pair that entered first."""
@@ -159,14 +186,15 @@ class TransitionTable:
             slots[row] = slot
         return slots
 
-    def _require(self, request_id: str) -> tuple[int, int]:
+    def _request(self, request_id: str) -> "_Request":
         try:
-            return self._last_two[request_id]
+            return self._requests[request_id]
         except KeyError:
             raise RequestStateError(f"request {request_id!r} is not started in source {self.name!r}") from None
 
 
 def _pair_key(previous_id: int, token_id: int) -> int:
+    """Negative, and so the key of no pair, if there is no token before."""
     return previous_id << 32 | token_id
 
 
@@ -181,19 +209,3 @@ def _last_of_each(keys: IntArray) -> IntArray:
     """Ascending indices of the last entry of each distinct key."""
     _, first_reversed = np.unique(keys[::-1], return_index=True)
     return np.sort(len(keys) - 1 - first_reversed)
-
-
-def _grown(
-    ids: NDArray[np.int32], scores: NDArray[np.float64], num_rows: int, limit: int | None = None
-) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Both arrays with at least `num_rows` rows; grows by doubling, so that a row costs O(1) in the long run."""
-    if num_rows <= len(ids):
-        return ids, scores
-    capacity = max(num_rows, 2 * len(ids), 1024)
-    capacity = min(capacity, limit) if limit is not None else capacity
-    more = capacity - len(ids)
-    width = ids.shape[1]
-    return (
-        np.concatenate([ids, np.full((more, width), -1, dtype=np.int32)]),
-        np.concatenate([scores, np.zeros((more, width), dtype=np.float64)]),
-    )
