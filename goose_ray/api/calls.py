@@ -1,0 +1,66 @@
+"""What passes between the HTTP ingress and a replica: plain data, cheap to pickle.
+
+The ingress has checked the shape of a request; the replica alone knows the tokenizer and the context length. Errors
+cross as data too: an exception raised across Ray is wrapped, logged with a traceback and costs more than a token.
+"""
+
+from dataclasses import dataclass
+
+from goose_ray.engine.request import FinishReason, SpeculationStats
+from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.errors import GooseRayError
+
+__all__ = ["ChatPrompt", "Delta", "Failure", "GenerateCall", "PromptInfo"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """Messages for the model's chat template, each a mapping of `role` and `content`."""
+
+    messages: tuple[dict[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateCall:
+    """One sequence to generate. `prompt` is a conversation, a text, or token ids."""
+
+    request_id: str
+    prompt: ChatPrompt | str | tuple[int, ...]
+    sampling: SamplingParams
+    # true: the client named no limit, so `sampling.max_tokens` is cut to what the context still holds
+    clip_max_tokens: bool
+    policy: str | None = None
+    cache_salt: str | None = None
+    return_prompt_token_ids: bool = False
+
+    @property
+    def prompt_param(self) -> str:
+        """The request field that the prompt came in."""
+        return "messages" if isinstance(self.prompt, ChatPrompt) else "prompt"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptInfo:
+    """The prompt as the model saw it. `token_ids` only if they were asked for."""
+
+    num_tokens: int
+    token_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What one step added. The first one of a call carries `prompt`, the last one `finish_reason` and `stats`."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt: PromptInfo | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    stats: SpeculationStats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Ends a call in place of the last `Delta`."""
+
+    error: GooseRayError

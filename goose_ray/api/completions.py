@@ -1,0 +1,67 @@
+"""Wire model of `POST /v1/completions`: what it accepts and the calls it becomes, one a prompt."""
+
+from typing import Annotated, Any
+
+from pydantic import field_validator
+from pydantic_core import PydanticCustomError
+
+from goose_ray.api.calls import GenerateCall
+from goose_ray.api.sampling_fields import SamplingFields
+from goose_ray.api.validation import only_neutral
+
+__all__ = ["CompletionRequest"]
+
+_MAX_PROMPTS = 128
+
+Prompt = str | tuple[int, ...]
+
+
+class CompletionRequest(SamplingFields):
+    """`prompt` is a text, token ids, or a list of either; each prompt is answered by one choice."""
+
+    prompt: tuple[Prompt, ...]
+
+    # refused unless neutral
+    echo: Annotated[bool | None, only_neutral(False)] = None
+    logprobs: Annotated[int | None, only_neutral()] = None
+    suffix: Annotated[str | None, only_neutral("")] = None
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> tuple[Prompt, ...]:
+        prompts = value if isinstance(value, list) and value and not _is_token_ids(value) else [value]
+        if len(prompts) > _MAX_PROMPTS:
+            raise PydanticCustomError("too_many", "There should be at most {limit} prompts", {"limit": _MAX_PROMPTS})
+        return tuple(_one_prompt(prompt) for prompt in prompts)
+
+    def to_calls(self, request_id: str) -> list[GenerateCall]:
+        """One call a prompt, in order. Raises InvalidRequestError naming the field that is out of range."""
+        sampling = self.sampling_params(max_tokens=self.max_tokens)
+        return [
+            GenerateCall(
+                request_id=f"{request_id}-{index}",
+                prompt=prompt,
+                sampling=sampling,
+                clip_max_tokens=self.max_tokens is None,
+                policy=self.policy,
+                cache_salt=self.cache_salt,
+                return_prompt_token_ids=bool(self.return_token_ids),
+            )
+            for index, prompt in enumerate(self.prompt)
+        ]
+
+
+def _is_token_ids(value: list[Any]) -> bool:
+    return bool(value) and all(isinstance(item, int) and not isinstance(item, bool) for item in value)
+
+
+def _one_prompt(value: Any) -> Prompt:
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, list) and _is_token_ids(value):
+        if min(value) < 0:
+            raise PydanticCustomError("token_id", "Token ids should not be negative")
+        return tuple(value)
+    raise PydanticCustomError(
+        "prompt_type", "Input should be a non-empty string, a non-empty list of token ids, or a list of those"
+    )

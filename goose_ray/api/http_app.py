@@ -1,0 +1,191 @@
+"""The HTTP surface: routes, status codes and error bodies. Stateless; knows the system behind it as a `Backend`."""
+
+import logging
+import uuid
+from collections.abc import AsyncGenerator, Sequence
+from typing import Annotated
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from goose_ray.api.backend import Backend
+from goose_ray.api.calls import Delta, GenerateCall
+from goose_ray.api.chat import ChatCompletionRequest
+from goose_ray.api.cluster_views import acceptance_view, health_view, steps_view
+from goose_ray.api.completions import CompletionRequest
+from goose_ray.api.errors import ErrorReply, to_reply
+from goose_ray.api.rendering import ChatRenderer, CompletionRenderer, Renderer, RenderOptions
+from goose_ray.api.responses import ModelList, ModelObject
+from goose_ray.api.sampling_fields import SamplingFields
+from goose_ray.api.streaming import collect, event_stream, merged
+from goose_ray.api.validation import parse_request
+from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
+from goose_ray.telemetry.metrics import METRICS_CONTENT_TYPE, render_metrics
+
+__all__ = ["build_http_app"]
+
+logger = logging.getLogger(__name__)
+
+_OWNER = "goose-ray"
+# Proxies must pass events on one by one.
+_EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+def build_http_app(backend: Backend, model: str) -> FastAPI:
+    """`model` is the one name that requests may ask for."""
+    app = FastAPI(title="Goose", description="OpenAI-compatible API of goose-ray.")
+    routes = _Routes(backend, model)
+    app.add_api_route("/v1/chat/completions", routes.chat_completions, methods=["POST"])
+    app.add_api_route("/v1/completions", routes.completions, methods=["POST"])
+    app.add_api_route("/v1/models", routes.models, methods=["GET"])
+    app.add_api_route("/v1/models/{name:path}", routes.model, methods=["GET"])
+    app.add_api_route("/v1/goose/acceptance", routes.acceptance, methods=["GET"])
+    app.add_api_route("/v1/goose/steps", routes.steps, methods=["GET"])
+    app.add_api_route("/health", routes.health, methods=["GET"])
+    app.add_api_route("/metrics", routes.metrics, methods=["GET"])
+    app.add_exception_handler(GooseRayError, _ours)
+    app.add_exception_handler(RequestValidationError, _bad_query)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unexpected)
+    return app
+
+
+class _Routes:
+    def __init__(self, backend: Backend, model: str) -> None:
+        self._backend = backend
+        self._model = model
+
+    async def chat_completions(self, request: Request) -> Response:
+        wire = parse_request(ChatCompletionRequest, request.headers.get("content-type"), await request.body())
+        options = self._render_options(wire, f"chatcmpl-{uuid.uuid4().hex}")
+        return await self._answer(wire, [wire.to_call(options.response_id)], ChatRenderer(options))
+
+    async def completions(self, request: Request) -> Response:
+        wire = parse_request(CompletionRequest, request.headers.get("content-type"), await request.body())
+        options = self._render_options(wire, f"cmpl-{uuid.uuid4().hex}")
+        return await self._answer(wire, wire.to_calls(options.response_id), CompletionRenderer(options))
+
+    async def models(self) -> Response:
+        return _json(ModelList(object="list", data=[await self._model_object()]).to_json())
+
+    async def model(self, name: str) -> Response:
+        self._check_model(name)
+        return _json((await self._model_object()).to_json())
+
+    async def acceptance(self) -> Response:
+        return JSONResponse(acceptance_view(await self._backend.cluster()))
+
+    async def steps(self, last: Annotated[int, Query(ge=1)] = 64) -> Response:
+        return JSONResponse(steps_view(await self._backend.steps(last)))
+
+    async def health(self) -> Response:
+        view = (await self._backend.cluster()).view
+        return JSONResponse(health_view(view), status_code=200 if view.healthy else 503)
+
+    async def metrics(self) -> Response:
+        view = (await self._backend.cluster()).view
+        return Response(render_metrics(view, self._model), media_type=METRICS_CONTENT_TYPE)
+
+    def _render_options(self, wire: SamplingFields, response_id: str) -> RenderOptions:
+        self._check_model(wire.model)
+        return RenderOptions(
+            response_id=response_id,
+            model=self._model,
+            token_ids=bool(wire.return_token_ids),
+            goose_stats=bool(wire.return_goose_stats),
+            stream_usage=wire.include_usage,
+        )
+
+    def _check_model(self, name: str) -> None:
+        if name != self._model:
+            raise InvalidRequestError(
+                f"The model '{name}' does not exist; this server has '{self._model}'",
+                param="model",
+                code="model_not_found",
+                status=404,
+            )
+
+    async def _model_object(self) -> ModelObject:
+        """Raises EngineDeadError if no replica could answer: a model nobody runs is not listed."""
+        healthy = (await self._backend.cluster()).view.healthy
+        if not healthy:
+            raise EngineDeadError("no replica is healthy")
+        report = healthy[0].report
+        return ModelObject(
+            id=self._model,
+            object="model",
+            created=int(report.incarnation.started_at),
+            owned_by=_OWNER,
+            max_model_len=report.max_model_len,
+        )
+
+    async def _answer(self, wire: SamplingFields, calls: Sequence[GenerateCall], renderer: Renderer) -> Response:
+        deltas = merged(self._backend, calls)
+        if not wire.stream:
+            return _json(renderer.whole(await collect(deltas, len(calls))).to_json())
+        # The first delta is awaited before the status is sent: whatever refuses the request still gets its own status.
+        try:
+            first = await anext(deltas, None)
+        except BaseException:
+            await deltas.aclose()
+            raise
+        if first is None:
+            raise EngineDeadError("the replica ended its answer before it began")
+        events = event_stream(
+            _chained(first, deltas),
+            renderer,
+            len(calls),
+            include_usage=wire.include_usage,
+            keep_empty=bool(wire.return_token_ids),
+        )
+        return StreamingResponse(events, media_type="text/event-stream", headers=_EVENT_HEADERS)
+
+
+async def _chained(
+    first: tuple[int, Delta], rest: AsyncGenerator[tuple[int, Delta]]
+) -> AsyncGenerator[tuple[int, Delta]]:
+    try:
+        yield first
+        async for item in rest:
+            yield item
+    finally:
+        await rest.aclose()
+
+
+def _json(body: str) -> Response:
+    return Response(body, media_type="application/json")
+
+
+def _error_response(reply: ErrorReply) -> JSONResponse:
+    return JSONResponse(reply.body(), status_code=reply.status, headers=reply.headers())
+
+
+async def _ours(request: Request, error: Exception) -> Response:
+    reply = to_reply(error)
+    if reply.status >= 500:
+        logger.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=error)
+    return _error_response(reply)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    """Starlette raises the error again once this is sent, so that it is logged with its traceback."""
+    return _error_response(to_reply(error))
+
+
+async def _bad_query(request: Request, error: Exception) -> Response:
+    if not isinstance(error, RequestValidationError):
+        raise error
+    details = error.errors()[0]
+    param = str(details["loc"][-1])
+    return _error_response(to_reply(InvalidRequestError(f"Invalid value for '{param}': {details['msg']}", param)))
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    """Unknown paths and wrong methods."""
+    if not isinstance(error, HTTPException):
+        raise error
+    message = f"{error.detail}: {request.method} {request.url.path}"
+    reply = to_reply(InvalidRequestError(message, param=None, code=None, status=error.status_code))
+    return JSONResponse(reply.body(), status_code=reply.status, headers=error.headers)

@@ -1,0 +1,21 @@
+"""The Serve deployment in front: the HTTP app, on as many replicas as there are clients for, each without state."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from ray.serve.handle import DeploymentHandle
+
+from goose_ray.api.http_app import build_http_app
+from goose_ray.api.serve_backend import ServeBackend
+
+__all__ = ["OpenAIIngress"]
+
+
+class OpenAIIngress:
+    """Wrapped by `serve.ingress()`, which asks for the app when the replica starts."""
+
+    def __init__(self, server: DeploymentHandle[Any], model: str) -> None:
+        self._app = build_http_app(ServeBackend(server), model)
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        return self._app

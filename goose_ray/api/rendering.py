@@ -1,0 +1,239 @@
+"""Answers in the shape of an endpoint: whole, and as the chunks of a stream.
+
+Both endpoints stream alike; what differs is how a chunk looks, and that is all a `Renderer` knows.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from goose_ray.api.calls import Delta, PromptInfo
+from goose_ray.api.responses import (
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatReply,
+    Completion,
+    CompletionChoice,
+    GooseStats,
+    Reply,
+    Usage,
+    optional,
+)
+from goose_ray.engine.request import FinishReason, SpeculationStats
+from goose_ray.errors import EngineDeadError
+
+__all__ = ["Answer", "ChatRenderer", "CompletionRenderer", "RenderOptions", "Renderer", "usage_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderOptions:
+    """What the request asked to see."""
+
+    response_id: str
+    model: str
+    token_ids: bool = False
+    goose_stats: bool = False
+    # every chunk of a stream says `usage`, null but for the last one
+    stream_usage: bool = False
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+class Answer:
+    """One sequence's deltas, put together."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self.token_ids: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: str | int | None = None
+        self._prompt: PromptInfo | None = None
+        self._stats: SpeculationStats | None = None
+
+    def add(self, delta: Delta) -> None:
+        self._texts.append(delta.text)
+        self.token_ids.extend(delta.token_ids)
+        if delta.prompt is not None:
+            self._prompt = delta.prompt
+        if delta.finish_reason is not None:
+            self.finish_reason = delta.finish_reason
+            self.stop_reason = delta.stop_reason
+            self._stats = delta.stats
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    @property
+    def prompt(self) -> PromptInfo:
+        if self._prompt is None:
+            raise EngineDeadError("the replica answered without saying what the prompt came to")
+        return self._prompt
+
+    @property
+    def stats(self) -> SpeculationStats:
+        if self._stats is None:
+            raise EngineDeadError("the replica ended its answer before it was finished")
+        return self._stats
+
+
+def usage_of(answers: Sequence[Answer]) -> Usage:
+    return Usage.of(
+        sum(answer.prompt.num_tokens for answer in answers), sum(len(answer.token_ids) for answer in answers)
+    )
+
+
+class Renderer(Protocol):
+    def whole(self, answers: Sequence[Answer]) -> Reply: ...
+
+    def opening(self, index: int, prompt: PromptInfo) -> Reply | None:
+        """The chunk before the first of choice `index`, if there is one."""
+        ...
+
+    def chunk(self, index: int, delta: Delta) -> Reply: ...
+
+    def usage_chunk(self, usage: Usage) -> Reply: ...
+
+
+class ChatRenderer:
+    def __init__(self, options: RenderOptions) -> None:
+        self._options = options
+
+    def whole(self, answers: Sequence[Answer]) -> ChatCompletion:
+        options = self._options
+        return ChatCompletion(
+            id=options.response_id,
+            object="chat.completion",
+            created=options.created,
+            model=options.model,
+            choices=[
+                ChatChoice(
+                    index=index,
+                    message=ChatReply(role="assistant", content=answer.text),
+                    logprobs=None,
+                    finish_reason=answer.finish_reason,
+                    stop_reason=answer.stop_reason,
+                    **optional(token_ids=answer.token_ids if options.token_ids else None),
+                )
+                for index, answer in enumerate(answers)
+            ],
+            usage=usage_of(answers),
+            **optional(
+                prompt_token_ids=list(answers[0].prompt.token_ids or ()) if options.token_ids else None,
+                goose=GooseStats.of(a.stats for a in answers) if options.goose_stats else None,
+            ),
+        )
+
+    def opening(self, index: int, prompt: PromptInfo) -> ChatChunk:
+        choice = ChatChunkChoice(
+            index=index, delta=ChatDelta(role="assistant", content=""), logprobs=None, finish_reason=None
+        )
+        ids = list(prompt.token_ids or ()) if self._options.token_ids else None
+        return self._chunk([choice], prompt_token_ids=ids)
+
+    def chunk(self, index: int, delta: Delta) -> ChatChunk:
+        choice = ChatChunkChoice(
+            index=index,
+            delta=ChatDelta(**optional(content=delta.text or None)),
+            logprobs=None,
+            finish_reason=delta.finish_reason,
+            **optional(
+                stop_reason=delta.stop_reason, token_ids=list(delta.token_ids) if self._options.token_ids else None
+            ),
+        )
+        return self._chunk([choice], goose=_goose_of(delta, self._options))
+
+    def usage_chunk(self, usage: Usage) -> ChatChunk:
+        return self._chunk([], usage=usage)
+
+    def _chunk(
+        self,
+        choices: list[ChatChunkChoice],
+        *,
+        usage: Usage | None = None,
+        prompt_token_ids: list[int] | None = None,
+        goose: GooseStats | None = None,
+    ) -> ChatChunk:
+        options = self._options
+        return ChatChunk(
+            id=options.response_id,
+            object="chat.completion.chunk",
+            created=options.created,
+            model=options.model,
+            choices=choices,
+            **({"usage": usage} if options.stream_usage else {}),
+            **optional(prompt_token_ids=prompt_token_ids, goose=goose),
+        )
+
+
+class CompletionRenderer:
+    def __init__(self, options: RenderOptions) -> None:
+        self._options = options
+
+    def whole(self, answers: Sequence[Answer]) -> Completion:
+        options = self._options
+        return Completion(
+            id=options.response_id,
+            object="text_completion",
+            created=options.created,
+            model=options.model,
+            choices=[
+                CompletionChoice(
+                    index=index,
+                    text=answer.text,
+                    logprobs=None,
+                    finish_reason=answer.finish_reason,
+                    stop_reason=answer.stop_reason,
+                    **optional(
+                        token_ids=answer.token_ids if options.token_ids else None,
+                        prompt_token_ids=list(answer.prompt.token_ids or ()) if options.token_ids else None,
+                    ),
+                )
+                for index, answer in enumerate(answers)
+            ],
+            usage=usage_of(answers),
+            **optional(goose=GooseStats.of(a.stats for a in answers) if options.goose_stats else None),
+        )
+
+    def opening(self, index: int, prompt: PromptInfo) -> None:
+        """Text completions have none."""
+
+    def chunk(self, index: int, delta: Delta) -> Completion:
+        ids = self._options.token_ids
+        choice = CompletionChoice(
+            index=index,
+            text=delta.text,
+            logprobs=None,
+            finish_reason=delta.finish_reason,
+            **optional(
+                stop_reason=delta.stop_reason,
+                token_ids=list(delta.token_ids) if ids else None,
+                prompt_token_ids=list(delta.prompt.token_ids or ()) if ids and delta.prompt else None,
+            ),
+        )
+        return self._chunk([choice], goose=_goose_of(delta, self._options))
+
+    def usage_chunk(self, usage: Usage) -> Completion:
+        return self._chunk([], usage=usage)
+
+    def _chunk(
+        self, choices: list[CompletionChoice], *, usage: Usage | None = None, goose: GooseStats | None = None
+    ) -> Completion:
+        options = self._options
+        return Completion(
+            id=options.response_id,
+            object="text_completion",
+            created=options.created,
+            model=options.model,
+            choices=choices,
+            **({"usage": usage} if options.stream_usage else {}),
+            **optional(goose=goose),
+        )
+
+
+def _goose_of(delta: Delta, options: RenderOptions) -> GooseStats | None:
+    """A choice's last chunk tells how it was drafted, if that was asked for."""
+    return GooseStats.of([delta.stats]) if options.goose_stats and delta.stats is not None else None

@@ -1,0 +1,114 @@
+"""The request fields that chat and text completions share, and what they mean for the engine.
+
+Four kinds: those we serve; those that change nothing about the answer (accepted); those of OpenAI and vLLM that
+would change it and are not implemented (refused unless neutral); all others (refused as unrecognized).
+"""
+
+import secrets
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from goose_ray.api.validation import WireModel, only_neutral
+from goose_ray.engine.sampling_params import SamplingParams
+
+__all__ = ["GooseOptions", "SamplingFields", "StreamOptions"]
+
+# Where SamplingParams' own bounds do not reach: a seed must fit the 64 bits the random generator is keyed with.
+_MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
+
+
+class StreamOptions(WireModel):
+    include_usage: bool = False
+    # OpenAI pads its chunks against traffic analysis; there is nothing to switch off here
+    include_obfuscation: bool | None = None
+
+
+class GooseOptions(WireModel):
+    """Per-request choices that never change the output, only how it is drafted."""
+
+    policy: str | None = Field(default=None, description="Tree policy; default: the deployment's.")
+
+
+class SamplingFields(WireModel):
+    """Null means absent, as in OpenAI's API."""
+
+    model: str
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: Annotated[int, Field(ge=_MIN_SEED, le=_MAX_SEED)] | None = None
+    stop: tuple[str, ...] = ()
+
+    # vLLM's extensions
+    top_k: int | None = None
+    stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = None
+    ignore_eos: bool | None = False
+    return_token_ids: bool | None = False
+    cache_salt: Annotated[str, Field(min_length=1)] | None = None
+
+    # ours
+    return_goose_stats: bool | None = False
+    goose: GooseOptions | None = None
+
+    # accepted: nothing in the answer depends on them
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    safety_identifier: str | None = None
+
+    # refused unless neutral
+    n: Annotated[int | None, only_neutral(1)] = None
+    best_of: Annotated[int | None, only_neutral(1)] = None
+    presence_penalty: Annotated[float | None, only_neutral(0)] = None
+    frequency_penalty: Annotated[float | None, only_neutral(0)] = None
+    repetition_penalty: Annotated[float | None, only_neutral(1)] = None
+    logit_bias: Annotated[dict[str, Any] | None, only_neutral({})] = None
+    min_p: Annotated[float | None, only_neutral(0)] = None
+    min_tokens: Annotated[int | None, only_neutral(0)] = None
+    response_format: Annotated[dict[str, Any] | None, only_neutral({"type": "text"})] = None
+    truncate_prompt_tokens: Annotated[int | None, only_neutral()] = None
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        if value is None:
+            return ()
+        if isinstance(value, str):
+            return (value,)
+        if isinstance(value, list) and all(isinstance(text, str) for text in value):
+            return tuple(value)
+        raise PydanticCustomError("stop_type", "Input should be a string or a list of strings")
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def policy(self) -> str | None:
+        return self.goose.policy if self.goose is not None else None
+
+    def sampling_params(self, *, max_tokens: int | None) -> SamplingParams:
+        """Raises InvalidRequestError naming the field that is out of range.
+
+        A request without a seed gets a random one here, once: whoever has to run it again gets the same text.
+        """
+        given: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+        }
+        return SamplingParams(
+            seed=secrets.randbits(63) if self.seed is None else self.seed,
+            stop=self.stop,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            ignore_eos=bool(self.ignore_eos),
+            **{name: value for name, value in given.items() if value is not None},
+        )

@@ -1,0 +1,61 @@
+"""From configuration to a Serve application: `goose_ray.app:build_app`.
+
+YAML (`serve run deployments/goose.yaml`):
+
+    applications:
+      - name: goose
+        route_prefix: /
+        import_path: goose_ray.app:build_app
+        args: {model: smollm2-135m-instruct}
+        deployments: [{name: GooseServer, autoscaling_config: {min_replicas: 1, max_replicas: 2}}]
+
+Python:
+
+    serve.run(build_app({"model": "smollm2-135m-instruct"}), name="goose")
+"""
+
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve import Application
+from ray.serve.config import DeploymentActorConfig
+
+from goose_ray.api.ingress import OpenAIIngress
+from goose_ray.config import GooseConfig
+from goose_ray.replica import GooseServer
+from goose_ray.telemetry.acceptance_aggregator import AGGREGATOR_NAME, AcceptanceAggregator
+
+__all__ = ["build_app"]
+
+# An ingress replica holds a request for as long as it streams and does next to nothing for it. What may run and what
+# may wait is the business of GooseServer's limits; this one only bounds the ingress' memory.
+_INGRESS_LIMITS: dict[str, Any] = {
+    "max_ongoing_requests": 2048,
+    "max_queued_requests": 1024,
+    "backpressure_config": {"status_code": 429, "retry_after_s": 2.0},
+}
+# Without a YAML that says otherwise: as many as the engine runs at once, and a queue that is worth waiting in.
+_SERVER_LIMITS: dict[str, Any] = {
+    "max_ongoing_requests": 32,
+    "max_queued_requests": 64,
+    "backpressure_config": {"status_code": 429, "retry_after_s": 2.0},
+    "health_check_period_s": 5.0,
+    "graceful_shutdown_timeout_s": 30.0,
+}
+
+
+def build_app(args: dict[str, Any]) -> Application:
+    """`args` are the fields of `goose_ray.config.GooseConfig`. Raises ConfigError naming the field that is wrong."""
+    config = GooseConfig.from_args(args)
+    aggregator = DeploymentActorConfig(
+        name=AGGREGATOR_NAME,
+        actor_class=ray.remote(AcceptanceAggregator),
+        init_kwargs={"live_for_s": config.replica_silent_after_s},
+        actor_options={"num_cpus": 0},
+    )
+    server = serve.deployment(GooseServer).options(deployment_actors=[aggregator], **_SERVER_LIMITS)
+    ingress = serve.deployment(serve.ingress()(OpenAIIngress)).options(
+        ray_actor_options={"num_cpus": 0}, **_INGRESS_LIMITS
+    )
+    return ingress.bind(server.bind(config), config.model_name)

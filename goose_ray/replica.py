@@ -1,0 +1,178 @@
+"""The Serve deployment behind the ingress: one engine, its tokenizer, and its reports to the cluster.
+
+Knows Serve's life of a replica (start, health, shutdown) and neither HTTP nor how a step is made.
+"""
+
+import asyncio
+import itertools
+import logging
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+from ray import serve
+
+from goose_ray.api.backend import ReplicaSteps
+from goose_ray.api.calls import ChatPrompt, Delta, Failure, GenerateCall, PromptInfo
+from goose_ray.assembly import build_engine
+from goose_ray.config import GooseConfig
+from goose_ray.engine.request import GenerationRequest, RequestOutput
+from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
+from goose_ray.telemetry.acceptance_aggregator import AGGREGATOR_NAME
+from goose_ray.telemetry.aggregator_link import AggregatorLink
+from goose_ray.telemetry.report import Incarnation, ReplicaReport
+from goose_ray.telemetry.reporter import Reporter
+
+__all__ = ["GooseServer"]
+
+logger = logging.getLogger(__name__)
+
+
+class GooseServer:
+    """Ready, for Serve, once `__init__` has returned: the model is loaded and has answered a first request."""
+
+    async def __init__(self, config: GooseConfig) -> None:  # type: ignore[misc]
+        self._config = config
+        self._engine = await asyncio.to_thread(build_engine, config)
+        self._engine.start()
+        self._incarnation = Incarnation(replica_id=serve.get_replica_context().replica_id.unique_id)
+        self._report_numbers = itertools.count(1)
+        self._reporter = Reporter(
+            self._make_report, AggregatorLink(self.aggregator).observe, period_s=config.report_period_s
+        )
+        await self._warm_up()
+        self._reporter.start()
+
+    async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta | Failure]:
+        """One item a step. Closing it cancels the request before the next step. Our errors come as a `Failure`."""
+        try:
+            request = await self._to_request(call)
+            prompt: PromptInfo | None = PromptInfo(
+                len(request.prompt_token_ids), request.prompt_token_ids if call.return_prompt_token_ids else None
+            )
+            async with aclosing(self._engine.generate(request)) as outputs:
+                async for output in outputs:
+                    yield _delta(output, prompt)
+                    prompt = None
+        except InvalidRequestError as error:
+            yield Failure(_in_the_clients_words(error, call))
+        except GooseRayError as error:
+            yield Failure(error)
+
+    async def report(self) -> ReplicaReport:
+        return self._make_report()
+
+    async def steps(self, count: int) -> ReplicaSteps:
+        return ReplicaSteps(self._incarnation.replica_id, self._engine.step_trace(count))
+
+    async def aggregator(self) -> Any:
+        """A handle to the aggregator actor of this moment. Raises ValueError while there is none."""
+        return await asyncio.to_thread(serve.get_deployment_actor, AGGREGATOR_NAME)
+
+    async def check_health(self) -> None:
+        """Serve replaces the replica when this raises."""
+        self._engine.check_health()
+
+    async def __del__(self) -> None:
+        """Serve awaits it when it takes the replica down in peace."""
+        await self._reporter.stop()
+        await asyncio.to_thread(self._engine.stop)
+
+    async def _warm_up(self) -> None:
+        """A process' first forwards are slow: they are not a client's. Plain decoding leaves acceptance at zero."""
+        call = GenerateCall(
+            request_id=f"warm-up-{uuid.uuid4().hex}",
+            prompt="Hello",
+            sampling=SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True),
+            clip_max_tokens=True,
+            policy="autoregressive",
+        )
+        async for item in self.generate(call):
+            if isinstance(item, Failure):
+                raise item.error
+
+    async def _to_request(self, call: GenerateCall) -> GenerationRequest:
+        # in a thread: a long prompt takes longer to tokenise than the others should wait for their tokens
+        token_ids = await asyncio.to_thread(self._tokenise, call)
+        return GenerationRequest(
+            request_id=call.request_id,
+            prompt_token_ids=token_ids,
+            sampling=fit_to_context(call, len(token_ids), self._engine.max_model_len),
+            policy=call.policy,
+            cache_salt=call.cache_salt,
+        )
+
+    def _tokenise(self, call: GenerateCall) -> tuple[int, ...]:
+        match call.prompt:
+            case ChatPrompt(messages):
+                return tuple(self._engine.tokenizer.apply_chat_template(messages))
+            case str(text):
+                return tuple(self._engine.tokenizer.encode(text))
+            case token_ids:
+                return token_ids
+
+    def _make_report(self) -> ReplicaReport:
+        return ReplicaReport(
+            incarnation=self._incarnation,
+            sequence=next(self._report_numbers),
+            model=self._config.model_name,
+            max_model_len=self._engine.max_model_len,
+            healthy=self._is_healthy(),
+            acceptance=self._engine.acceptance(),
+            stats=self._engine.stats(),
+        )
+
+    def _is_healthy(self) -> bool:
+        try:
+            self._engine.check_health()
+        except EngineDeadError:
+            return False
+        return True
+
+
+def fit_to_context(call: GenerateCall, num_prompt_tokens: int, context_length: int) -> SamplingParams:
+    """The call's sampling with a `max_tokens` that the context holds.
+
+    Raises InvalidRequestError if the prompt leaves no room, or less than the client asked for.
+    """
+    room = context_length - num_prompt_tokens
+    sampling = call.sampling
+    if room < 1:
+        raise InvalidRequestError(
+            f"This model's maximum context length is {context_length} tokens; your {call.prompt_param} came to "
+            f"{num_prompt_tokens} and leave no room for an answer. Please shorten them.",
+            param=call.prompt_param,
+            code="context_length_exceeded",
+        )
+    if call.clip_max_tokens:
+        return replace(sampling, max_tokens=min(sampling.max_tokens, room))
+    if sampling.max_tokens > room:
+        raise InvalidRequestError(
+            f"This model's maximum context length is {context_length} tokens; you asked for "
+            f"{num_prompt_tokens + sampling.max_tokens} ({num_prompt_tokens} in the {call.prompt_param}, "
+            f"{sampling.max_tokens} in the answer). Please shorten one of them.",
+            param=call.prompt_param,
+            code="context_length_exceeded",
+        )
+    return sampling
+
+
+def _delta(output: RequestOutput, prompt: PromptInfo | None) -> Delta:
+    return Delta(
+        text=output.text,
+        token_ids=output.token_ids,
+        prompt=prompt,
+        finish_reason=output.finish_reason,
+        stop_reason=output.stop_reason,
+        stats=output.stats if output.finish_reason is not None else None,
+    )
+
+
+def _in_the_clients_words(error: InvalidRequestError, call: GenerateCall) -> InvalidRequestError:
+    """The engine names its own fields; the client sent others."""
+    names = {"prompt": call.prompt_param, None: call.prompt_param, "policy": "goose.policy"}
+    param = names.get(error.param, error.param)
+    return InvalidRequestError(error.message, param, error.code, error.status)

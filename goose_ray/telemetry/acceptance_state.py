@@ -1,0 +1,144 @@
+"""The merge of all replicas' reports: what the aggregator actor keeps, without the actor.
+
+Within an incarnation acceptance counts merge by maximum and the newest report's engine statistics stand; over
+incarnations counts add up. Observing is associative, commutative and idempotent, so delivery may lose, repeat, delay
+and reorder reports. Knows neither Ray nor time: the caller says what time it is.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from goose.calibration import AcceptanceTable
+from goose_ray.engine.stats import EngineStats, merge_stats
+from goose_ray.telemetry.report import ReplicaReport
+
+__all__ = ["AcceptanceState", "ClusterView", "ReplicaView", "RetiredView"]
+
+# A folded incarnation that speaks again is told by its id; more of them than this are forgotten, oldest first.
+_MAX_FOLDED_IDS = 8192
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReplicaView:
+    """One incarnation: its newest report, with the acceptance of all its reports merged."""
+
+    report: ReplicaReport
+    # seconds since a report of it arrived
+    age_s: float
+    # heard of recently enough to be believed alive
+    live: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RetiredView:
+    """What the incarnations came to that are silent and no longer listed one by one."""
+
+    num_incarnations: int
+    acceptance: AcceptanceTable
+    stats: EngineStats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClusterView:
+    """Live incarnations first, each group in order of start."""
+
+    replicas: tuple[ReplicaView, ...]
+    retired: RetiredView
+
+    @property
+    def live(self) -> tuple[ReplicaView, ...]:
+        return tuple(replica for replica in self.replicas if replica.live)
+
+    @property
+    def healthy(self) -> tuple[ReplicaView, ...]:
+        return tuple(replica for replica in self.live if replica.report.healthy)
+
+    def acceptance(self) -> AcceptanceTable:
+        """The cluster's table: the sum over all incarnations ever heard of."""
+        return _sum_tables([self.retired.acceptance, *(replica.report.acceptance for replica in self.replicas)])
+
+    def gone(self) -> EngineStats:
+        """Counters of all incarnations that are no longer live; its gauges are zero."""
+        silent = (_without_gauges(replica.report.stats) for replica in self.replicas if not replica.live)
+        return merge_stats([self.retired.stats, *silent])
+
+
+@dataclass(slots=True)
+class _Incarnation:
+    report: ReplicaReport
+    heard_at: float
+
+
+class AcceptanceState:
+    """Bounded: of more than `max_incarnations` the longest silent ones are folded into one sum.
+
+    `live_for_s`: an incarnation counts as live that long after its last report.
+    """
+
+    def __init__(self, *, live_for_s: float, max_incarnations: int = 256) -> None:
+        self._live_for_s = live_for_s
+        self._max_incarnations = max_incarnations
+        self._incarnations: dict[str, _Incarnation] = {}
+        self._folded_ids: dict[str, None] = {}
+        self._num_folded = 0
+        self._folded_acceptance = AcceptanceTable()
+        self._folded_stats = EngineStats()
+
+    def observe(self, report: ReplicaReport, now: float) -> None:
+        """Merges one report that arrived at `now` (seconds on any monotonic clock, the same in every call)."""
+        key = report.incarnation.id
+        if key in self._folded_ids:
+            return
+        known = self._incarnations.get(key)
+        if known is None:
+            self._incarnations[key] = _Incarnation(report, now)
+            self._fold_surplus(now)
+            return
+        acceptance = known.report.acceptance.merge_max(report.acceptance)
+        if report.sequence > known.report.sequence:
+            known.heard_at = now
+            known.report = replace(report, acceptance=acceptance)
+        else:
+            # late or repeated: no sign of life, and its gauges are old
+            known.report = replace(known.report, acceptance=acceptance)
+
+    def view(self, now: float) -> ClusterView:
+        replicas = [
+            ReplicaView(known.report, now - known.heard_at, self._is_live(known, now))
+            for known in self._incarnations.values()
+        ]
+        replicas.sort(key=lambda replica: (not replica.live, replica.report.incarnation.started_at))
+        return ClusterView(
+            tuple(replicas),
+            RetiredView(self._num_folded, self._folded_acceptance.copy(), self._folded_stats),
+        )
+
+    def _is_live(self, known: _Incarnation, now: float) -> bool:
+        return now - known.heard_at <= self._live_for_s
+
+    def _fold_surplus(self, now: float) -> None:
+        """Live ones are never folded, however many there are: their next report would be lost."""
+        surplus = len(self._incarnations) - self._max_incarnations
+        if surplus <= 0:
+            return
+        silent = [key for key, known in self._incarnations.items() if not self._is_live(known, now)]
+        silent.sort(key=lambda key: self._incarnations[key].heard_at)
+        for key in silent[:surplus]:
+            folded = self._incarnations.pop(key).report
+            self._folded_acceptance = self._folded_acceptance.add(folded.acceptance)
+            self._folded_stats = merge_stats([self._folded_stats, _without_gauges(folded.stats)])
+            self._num_folded += 1
+            self._folded_ids[key] = None
+            if len(self._folded_ids) > _MAX_FOLDED_IDS:
+                del self._folded_ids[next(iter(self._folded_ids))]
+
+
+def _sum_tables(tables: Iterable[AcceptanceTable]) -> AcceptanceTable:
+    total = AcceptanceTable()
+    for table in tables:
+        total = total.add(table)
+    return total
+
+
+def _without_gauges(stats: EngineStats) -> EngineStats:
+    return replace(stats, num_requests_running=0, num_requests_waiting=0, kv_slots_used=0, kv_slots_total=0)

@@ -1,0 +1,47 @@
+"""A connection to the aggregator actor that outlives the actor.
+
+A handle stays bound to the instance it was made for. When that one dies the link looks the actor up again at the next
+call; until Serve has made a new one, calls raise AggregatorAwayError and the caller goes on without.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from ray.exceptions import RayError
+
+from goose_ray.errors import GooseRayError
+from goose_ray.telemetry.acceptance_state import ClusterView
+from goose_ray.telemetry.report import ReplicaReport
+
+__all__ = ["AggregatorAwayError", "AggregatorLink"]
+
+
+class AggregatorAwayError(GooseRayError):
+    """The aggregator does not exist at the moment, or does not answer."""
+
+
+class AggregatorLink:
+    """`find` gives a fresh actor handle; it raises ValueError, RayError or AggregatorAwayError if there is none."""
+
+    def __init__(self, find: Callable[[], Awaitable[Any]], *, timeout_s: float = 5.0) -> None:
+        self._find = find
+        self._timeout_s = timeout_s
+        self._actor: Any = None
+
+    async def observe(self, report: ReplicaReport) -> None:
+        await self._call("observe", report)
+
+    async def exchange(self, reports: Sequence[ReplicaReport]) -> ClusterView:
+        view: ClusterView = await self._call("exchange", list(reports))
+        return view
+
+    async def _call(self, method: str, argument: Any) -> Any:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if self._actor is None:
+                    self._actor = await self._find()
+                return await getattr(self._actor, method).remote(argument)
+        except (ValueError, RayError, TimeoutError) as error:
+            self._actor = None
+            raise AggregatorAwayError(f"the acceptance aggregator is away: {error}") from error

@@ -1,0 +1,231 @@
+"""What the wire models accept, what they make of it, and which field they name when they refuse."""
+
+import json
+from typing import Any
+
+import pytest
+
+from goose_ray.api.calls import ChatPrompt
+from goose_ray.api.chat import ChatCompletionRequest
+from goose_ray.api.completions import CompletionRequest
+from goose_ray.api.validation import parse_request
+from goose_ray.errors import InvalidRequestError
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+def chat(**fields: Any) -> ChatCompletionRequest:
+    body = json.dumps({"model": "m", "messages": HELLO, **fields}).encode()
+    return parse_request(ChatCompletionRequest, "application/json", body)
+
+
+def completion(**fields: Any) -> CompletionRequest:
+    body = json.dumps({"model": "m", "prompt": "Hello", **fields}).encode()
+    return parse_request(CompletionRequest, "application/json; charset=utf-8", body)
+
+
+def refusal_of_chat(**fields: Any) -> InvalidRequestError:
+    with pytest.raises(InvalidRequestError) as refused:
+        chat(**fields).to_call("r")
+    return refused.value
+
+
+def refusal_of_completion(**fields: Any) -> InvalidRequestError:
+    with pytest.raises(InvalidRequestError) as refused:
+        completion(**fields).to_calls("r")
+    return refused.value
+
+
+class TestChat:
+    def test_defaults_leave_the_length_to_the_context(self) -> None:
+        call = chat().to_call("r")
+        assert call.clip_max_tokens
+        assert call.sampling.max_tokens > 10**6
+        assert call.sampling.temperature == 1.0
+        assert call.prompt == ChatPrompt(({"role": "user", "content": "Hello"},))
+        assert call.prompt_param == "messages"
+
+    def test_options_reach_the_call(self) -> None:
+        call = chat(
+            temperature=0,
+            top_p=0.5,
+            top_k=7,
+            seed=-3,
+            stop="END",
+            stop_token_ids=[5],
+            ignore_eos=True,
+            max_completion_tokens=9,
+            cache_salt="tenant",
+            goose={"policy": "chain"},
+            return_token_ids=True,
+        ).to_call("r")
+        assert not call.clip_max_tokens
+        sampling = call.sampling
+        assert (sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k) == (9, 0.0, 0.5, 7)
+        assert (sampling.seed, sampling.stop, sampling.stop_token_ids, sampling.ignore_eos) == (-3, ("END",), (5,), True)
+        assert (call.policy, call.cache_salt, call.return_prompt_token_ids) == ("chain", "tenant", True)
+
+    def test_null_means_absent(self) -> None:
+        nulls = dict.fromkeys(
+            ("temperature", "top_p", "max_tokens", "stop", "seed", "stream", "stream_options", "tools", "logprobs", "n")
+        )
+        assert chat(**nulls).to_call("r").sampling.temperature == 1.0
+
+    def test_without_a_seed_each_request_gets_its_own(self) -> None:
+        request = chat()
+        assert request.to_call("a").sampling.seed != request.to_call("b").sampling.seed
+
+    def test_text_parts_are_joined_and_developer_is_system(self) -> None:
+        parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+        call = chat(messages=[{"role": "developer", "content": parts}]).to_call("r")
+        assert call.prompt == ChatPrompt(({"role": "system", "content": "ab"},))
+
+    def test_harmless_and_neutral_fields_pass(self) -> None:
+        chat(
+            user="u",
+            metadata={"a": "b"},
+            store=True,
+            service_tier="auto",
+            prompt_cache_key="k",
+            safety_identifier="s",
+            parallel_tool_calls=True,
+            prediction={"type": "content", "content": "x"},
+            n=1,
+            presence_penalty=0,
+            frequency_penalty=0.0,
+            repetition_penalty=1.0,
+            logit_bias={},
+            logprobs=False,
+            tools=[],
+            tool_choice="none",
+            response_format={"type": "text"},
+            modalities=["text"],
+        )
+
+    def test_a_reply_of_ours_can_be_sent_back(self) -> None:
+        echoed = {"role": "assistant", "content": "Hi", "refusal": None, "tool_calls": None, "function_call": None}
+        chat(messages=[*HELLO, echoed, *HELLO])
+
+    @pytest.mark.parametrize(
+        ("fields", "param"),
+        [
+            ({"messages": []}, "messages"),
+            ({"messages": "hello"}, "messages"),
+            ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
+            ({"messages": [*HELLO, {"role": "user", "content": None}]}, "messages[1].content"),
+            ({"messages": [{"role": "user"}]}, "messages[0].content"),
+            ({"messages": [{"role": "user", "content": "x", "mood": "good"}]}, "messages[0].mood"),
+            ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content"),
+            ({"model": None}, "model"),
+            ({"max_tokens": 0}, "max_tokens"),
+            ({"max_completion_tokens": 0}, "max_completion_tokens"),
+            ({"max_tokens": 1, "max_completion_tokens": 2}, "max_completion_tokens"),
+            ({"max_tokens": "12"}, "max_tokens"),
+            ({"max_tokens": True}, "max_tokens"),
+            ({"temperature": -1}, "temperature"),
+            ({"temperature": 2.5}, "temperature"),
+            ({"temperature": "0.5"}, "temperature"),
+            ({"top_p": 0}, "top_p"),
+            ({"top_k": -2}, "top_k"),
+            ({"seed": 2**64}, "seed"),
+            ({"seed": 1.5}, "seed"),
+            ({"stop": 5}, "stop"),
+            ({"stop": [""]}, "stop"),
+            ({"stop": ["x", 1]}, "stop"),
+            ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
+            ({"stream": "yes"}, "stream"),
+            ({"stream_options": {"include_usages": True}}, "stream_options.include_usages"),
+            ({"goose": {"speed": 9}}, "goose.speed"),
+            ({"cache_salt": ""}, "cache_salt"),
+            ({"temprature": 1}, "temprature"),
+        ],
+    )
+    def test_a_wrong_field_is_named(self, fields: dict[str, Any], param: str) -> None:
+        error = refusal_of_chat(**fields)
+        assert error.param == param
+        assert error.status == 400
+        assert param in str(error)
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"n": 2},
+            {"logprobs": True},
+            {"top_logprobs": 3},
+            {"tools": [{"type": "function"}]},
+            {"tool_choice": {"type": "function"}},
+            {"response_format": {"type": "json_object"}},
+            {"presence_penalty": 0.1},
+            {"frequency_penalty": -0.1},
+            {"repetition_penalty": 1.1},
+            {"logit_bias": {"5": 1}},
+            {"min_p": 0.1},
+            {"min_tokens": 1},
+            {"modalities": ["text", "audio"]},
+            {"reasoning_effort": "low"},
+        ],
+    )
+    def test_what_would_change_the_answer_and_is_not_there_is_refused_by_name(self, fields: dict[str, Any]) -> None:
+        error = refusal_of_chat(**fields)
+        assert error.param == next(iter(fields))
+        assert "not supported yet" in str(error)
+
+    def test_an_unknown_field_is_called_unrecognized(self) -> None:
+        assert str(refusal_of_chat(temprature=1)) == "Unrecognized request argument supplied: temprature"
+
+    def test_a_missing_field_is_called_missing(self) -> None:
+        with pytest.raises(InvalidRequestError, match="Missing required parameter: 'messages'") as refused:
+            parse_request(ChatCompletionRequest, "application/json", b'{"model": "m"}')
+        assert refused.value.param == "messages"
+
+
+class TestBody:
+    @pytest.mark.parametrize("body", [b"", b"{", b"[1", b'{"model": "m",}', b"\xff\xfe"])
+    def test_no_json(self, body: bytes) -> None:
+        with pytest.raises(InvalidRequestError, match="not valid JSON") as refused:
+            parse_request(ChatCompletionRequest, "application/json", body)
+        assert refused.value.param == "body"
+
+    def test_json_of_another_kind(self) -> None:
+        with pytest.raises(InvalidRequestError) as refused:
+            parse_request(ChatCompletionRequest, "application/json", b"[1, 2]")
+        assert refused.value.param == "body"
+
+    @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded"])
+    def test_another_content_type(self, content_type: str | None) -> None:
+        with pytest.raises(InvalidRequestError, match="application/json") as refused:
+            parse_request(ChatCompletionRequest, content_type, b"{}")
+        assert (refused.value.status, refused.value.param) == (415, "content-type")
+
+    def test_a_long_value_is_not_repeated_in_full(self) -> None:
+        assert len(str(refusal_of_chat(temperature="x" * 10_000))) < 300
+
+
+class TestCompletion:
+    def test_sixteen_tokens_unless_said_otherwise(self) -> None:
+        (call,) = completion().to_calls("r")
+        assert (call.sampling.max_tokens, call.clip_max_tokens, call.prompt) == (16, True, "Hello")
+        assert call.prompt_param == "prompt"
+
+    @pytest.mark.parametrize(
+        ("prompt", "prompts"),
+        [
+            ("a", ["a"]),
+            (["a", "b"], ["a", "b"]),
+            ([1, 2], [(1, 2)]),
+            ([[1, 2], [3]], [(1, 2), (3,)]),
+            (["a", [3]], ["a", (3,)]),
+        ],
+    )
+    def test_prompts_become_calls_in_order(self, prompt: Any, prompts: list[Any]) -> None:
+        calls = completion(prompt=prompt, seed=1).to_calls("r")
+        assert [call.prompt for call in calls] == prompts
+        assert len({call.request_id for call in calls}) == len(prompts)
+
+    @pytest.mark.parametrize("prompt", ["", [], None, 5, {"a": 1}, [""], [[]], [1.5], [True], [[1, -2]], ["a"] * 129])
+    def test_a_wrong_prompt_is_named(self, prompt: Any) -> None:
+        assert refusal_of_completion(prompt=prompt).param == "prompt"
+
+    @pytest.mark.parametrize("fields", [{"echo": True}, {"logprobs": 0}, {"suffix": "x"}, {"best_of": 2}])
+    def test_what_is_not_there_is_refused_by_name(self, fields: dict[str, Any]) -> None:
+        assert refusal_of_completion(**fields).param == next(iter(fields))
