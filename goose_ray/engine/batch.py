@@ -66,7 +66,8 @@ def build_batch(
                 tree=tree,
                 sampling=sequence.sampling,
                 output_position=sequence.num_output,
-                harvest_chain=num_computed + num_chain > sequence.num_harvested,
+                # A tree's own rows are harvested anyway, the anchor included.
+                harvest_chain=num_computed + num_chain - (tree is not None) > sequence.num_harvested,
             )
         )
     counts = [step.row_end - step.row_start for step in sequences]

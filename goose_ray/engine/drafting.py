@@ -8,12 +8,14 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from goose.calibration import AcceptanceTable
 from goose.observation import Harvest, TreeOutcome
 from goose.tree import IntArray, TokenTree, TreeBatch
 from goose_ray.engine.sequence import SequenceState
 
-__all__ = ["BatchSpeculator", "Drafting"]
+__all__ = ["BatchSpeculator", "Drafting", "unverifiable"]
 
 _logger = logging.getLogger(__name__)
 
@@ -84,30 +86,31 @@ class Drafting:
 
     def propose(self, sequences: Sequence[SequenceState], max_draft_nodes: int) -> list[TokenTree]:
         """One tree a sequence, `max_draft_nodes` draft nodes in all at most; no deeper than the output may grow."""
-        trees = [TokenTree.anchor_only(sequence.tokens[-1]) for sequence in sequences]
-        asked = [i for i, s in enumerate(sequences) if s.request_id in self._started]
-        if not asked or max_draft_nodes == 0:
-            return trees
+        trees: list[TokenTree | None] = [None] * len(sequences)
+        asked = [i for i, s in enumerate(sequences) if s.request_id in self._started] if max_draft_nodes else []
+        if asked:
+            proposed = self._ask([sequences[i] for i in asked], len(asked) + max_draft_nodes)
+            for i, tree in zip(asked, proposed, strict=True):
+                trees[i] = tree
+        return [tree or TokenTree.anchor_only(s.tokens[-1]) for tree, s in zip(trees, sequences, strict=True)]
+
+    def _ask(self, sequences: Sequence[SequenceState], max_nodes: int) -> list[TokenTree | None]:
         # The last output token is never drafted: it is the bonus, whatever the draft.
-        depths = [sequences[i].num_remaining - 1 for i in asked]
-        max_nodes = len(asked) + max_draft_nodes
+        max_depths = [sequence.num_remaining - 1 for sequence in sequences]
+        request_ids = [sequence.request_id for sequence in sequences]
         try:
-            proposed = self._speculator.propose(
-                [sequences[i].request_id for i in asked], max_draft_depths=depths, max_nodes=max_nodes
-            )
-            if len(proposed) != len(asked) or proposed.num_nodes > max_nodes:
+            batch = self._speculator.propose(request_ids, max_draft_depths=max_depths, max_nodes=max_nodes)
+            if len(batch) != len(sequences) or batch.num_nodes > max_nodes:
                 raise ValueError(
-                    f"{len(asked)} trees of {max_nodes} nodes asked for, {len(proposed)} of {proposed.num_nodes} given"
+                    f"{len(sequences)} trees of {max_nodes} nodes asked for, {len(batch)} of {batch.num_nodes} given"
                 )
+            faulty = unverifiable(batch.trees, [s.tokens[-1] for s in sequences], max_depths, self._vocab_size)
         except Exception:
             self._report("proposing trees")
-            return trees
-        for i, depth, tree in zip(asked, depths, proposed, strict=True):
-            if fault := self._fault(tree, sequences[i].tokens[-1], depth):
-                self._report(f"the tree of request {sequences[i].request_id!r}: {fault}", raised=False)
-            else:
-                trees[i] = tree
-        return trees
+            return [None] * len(sequences)
+        if faulty:
+            self._report(f"proposing unverifiable trees for {[request_ids[i] for i in faulty]}", raised=False)
+        return [None if i in faulty else tree for i, tree in enumerate(batch)]
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> list[Mapping[str, tuple[int, int]]]:
         """Tells the speculator what became of the trees; gives its counts per source for each outcome."""
@@ -115,23 +118,11 @@ class Drafting:
         known = [i for i, outcome in enumerate(outcomes) if outcome.request_id in self._started]
         try:
             observed = self._speculator.observe([outcomes[i] for i in known], harvest)
+            for i, by_source in zip(known, observed, strict=True):
+                counts[i] = by_source
         except Exception:
             self._report("observing a step")
-            return counts
-        for i, by_source in zip(known, observed, strict=True):
-            counts[i] = by_source
         return counts
-
-    def _fault(self, tree: TokenTree, anchor_id: int, max_depth: int) -> str | None:
-        if tree.token_ids[0] != anchor_id:
-            return f"its anchor is {tree.token_ids[0]}, the last committed token is {anchor_id}"
-        if tree.num_nodes == 1:
-            return None
-        if tree.depths.max() > max_depth:
-            return f"it is {tree.depths.max()} deep, {max_depth} is the limit"
-        if tree.token_ids.min() < 0 or tree.token_ids.max() >= self._vocab_size:
-            return f"its tokens are not all in the vocabulary of {self._vocab_size}"
-        return None
 
     def _report(self, doing: str, *, raised: bool = True) -> None:
         self.num_errors += 1
@@ -140,3 +131,30 @@ class Drafting:
             _logger.error(
                 "drafting failed while %s (error %d); decoding goes on without", doing, self.num_errors, exc_info=raised
             )
+
+
+def unverifiable(
+    trees: Sequence[TokenTree], anchor_ids: Sequence[int], max_depths: Sequence[int], vocab_size: int
+) -> set[int]:
+    """Indices of the trees that are no trees, hang on another anchor, are too deep or hold unknown tokens.
+
+    Raises ValueError if a tree's arrays differ in length or are empty.
+    """
+    sizes = np.asarray([len(tree.token_ids) for tree in trees])
+    if not sizes.all():
+        raise ValueError("a tree has no anchor")
+    starts = np.cumsum(sizes) - sizes
+    tree_of = np.repeat(np.arange(len(trees)), sizes)
+    tokens = np.concatenate([tree.token_ids for tree in trees])
+    parents = np.concatenate([tree.parents for tree in trees])
+    depths = np.concatenate([tree.depths for tree in trees])
+    node = np.arange(len(tokens)) - starts[tree_of]
+    is_anchor = node == 0
+    # Clipped to the node itself, so that a misplaced parent cannot lead out of the array.
+    parent_depths = depths[starts[tree_of] + np.clip(parents, 0, node)]
+    wrong = np.where(is_anchor, parents != -1, (parents < 0) | (parents >= node))
+    wrong |= depths != np.where(is_anchor, 0, parent_depths + 1)
+    wrong |= depths > np.asarray(max_depths)[tree_of]
+    wrong |= (tokens < 0) | (tokens >= vocab_size)
+    wrong |= is_anchor & (tokens != np.asarray(anchor_ids)[tree_of])
+    return set(tree_of[wrong].tolist())

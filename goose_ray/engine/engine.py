@@ -20,10 +20,11 @@ from goose_ray.engine.kv_cache import SlotAllocator
 from goose_ray.engine.request import FinishReason, GenerationRequest, RequestOutput
 from goose_ray.engine.scheduler import Schedule, Scheduler
 from goose_ray.engine.sequence import SequenceState
-from goose_ray.engine.stats import EngineStats, StatsRecorder, add_sources
+from goose_ray.engine.stats import EngineStats
+from goose_ray.engine.stats_recorder import StatsRecorder, add_sources
 from goose_ray.engine.step import ModelRunner, ModelSpec, StepBatch, StepOutput, VerifiedPath
 from goose_ray.engine.tokenizer import Tokenizer
-from goose_ray.engine.trace import SequenceRecord, StepRecord, StepTrace
+from goose_ray.engine.trace import StepTrace, record_step
 from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedError
 
 __all__ = ["Engine"]
@@ -167,7 +168,7 @@ class Engine:
         drafted_s = self._clock()
         batch = self._batch(schedule, trees)
         result = self._runner.execute(batch)
-        deliveries = self._verify(schedule, result.paths)
+        deliveries = self._verify(schedule, batch, result)
         outputs = self._commit(schedule, batch, result, deliveries)
         self._record(batch, result, deliveries, draft_s=drafted_s - started_s, step_s=self._clock() - started_s)
         return outputs
@@ -196,12 +197,14 @@ class Engine:
             harvest_k=self._speculator.harvest_k,
         )
 
-    def _verify(self, schedule: Schedule, paths: Sequence[VerifiedPath | None]) -> list[Delivery | None]:
+    def _verify(self, schedule: Schedule, batch: StepBatch, result: StepOutput) -> list[Delivery | None]:
         """What of each verified path the stop conditions let through."""
-        return [
-            None if path is None else self._deliver(entry.sequence, path)
-            for entry, path in zip(schedule.sequences, paths, strict=True)
-        ]
+        deliveries: list[Delivery | None] = []
+        for entry, step, path in zip(schedule.sequences, batch.sequences, result.paths, strict=True):
+            if (path is None) != (step.tree is None):
+                raise RuntimeError(f"the runner gave {path} for a {'prefill' if step.tree is None else 'tree'} step")
+            deliveries.append(None if path is None else self._deliver(entry.sequence, path))
+        return deliveries
 
     def _deliver(self, sequence: SequenceState, path: VerifiedPath) -> Delivery:
         try:
@@ -216,69 +219,35 @@ class Engine:
         keep = kept_rows(batch, result.paths)
         self._allocator.free(batch.slots[~keep])
         harvest = harvest_of(batch, schedule.sequences, result.harvest) if result.harvest is not None else None
-        committed: list[tuple[SequenceState, Delivery]] = []
+        advanced: list[tuple[SequenceState, Delivery]] = []
         outcomes: list[TreeOutcome] = []
         for entry, step, path, delivery in zip(
             schedule.sequences, batch.sequences, result.paths, deliveries, strict=True
         ):
-            sequence, rows = entry.sequence, slice(step.row_start, step.row_end)
+            rows = slice(step.row_start, step.row_end)
             # Nodes of a path ascend, so the kept slots are in position order.
-            sequence.context_slots.extend(batch.slots[rows][keep[rows]])
-            sequence.num_harvested = max(sequence.num_harvested, sequence.num_computed)
+            entry.sequence.computed(batch.slots[rows][keep[rows]])
             if step.tree is not None and path is not None and delivery is not None:
-                outcomes.append(self._commit_path(sequence, step.tree, path, delivery.num_committed))
-                committed.append((sequence, delivery))
+                outcomes.append(entry.sequence.commit(step.tree, path, delivery.num_committed))
+                advanced.append((entry.sequence, delivery))
         counts = self._drafting.observe(outcomes, harvest)
+        now_s = self._clock()
         outputs = []
-        for (sequence, delivery), by_source in zip(committed, counts, strict=True):
+        for (sequence, delivery), outcome, by_source in zip(advanced, outcomes, counts, strict=True):
+            self._stats.record_tree(outcome.tree.num_draft_nodes, len(outcome.accepted_nodes), by_source)
             add_sources(sequence.by_source, by_source)
-            self._stats.record_sources(by_source)
-            self._record_delivery(sequence, delivery)
+            self._stats.record_tokens(sequence, len(delivery.token_ids), now_s)
             if delivery.finish_reason:
                 self._finish(sequence, delivery.finish_reason)
             if delivery.finish_reason or delivery.token_ids or delivery.text:
                 outputs.append(_output(sequence, delivery))
         return outputs
 
-    def _commit_path(
-        self, sequence: SequenceState, tree: TokenTree, path: VerifiedPath, num_committed: int
-    ) -> TreeOutcome:
-        num_accepted = min(num_committed, len(path.accepted_nodes))
-        committed_ids = path.token_ids[:num_committed]
-        if sequence.num_steps == 0:
-            self._stats.prompt_tokens += sequence.num_prompt
-        sequence.num_steps += 1
-        sequence.num_drafted += tree.num_draft_nodes
-        sequence.commit(committed_ids, num_accepted)
-        self._stats.record_tree(tree.num_draft_nodes, num_accepted)
-        return TreeOutcome(
-            request_id=sequence.request_id,
-            tree=tree,
-            accepted_nodes=path.accepted_nodes[:num_accepted],
-            committed_ids=committed_ids,
-            bonus_id=int(path.token_ids[num_accepted]),
-        )
-
     def _finish(self, sequence: SequenceState, reason: FinishReason) -> None:
         self._scheduler.remove(sequence)
         self._drafting.stop(sequence.request_id)
         del self._sequences[sequence.request_id]
-        self._stats.record_finish(reason)
-        if reason != "abort":
-            self._stats.e2e.observe(self._clock() - sequence.arrived_s)
-
-    def _record_delivery(self, sequence: SequenceState, delivery: Delivery) -> None:
-        count = len(delivery.token_ids)
-        if not count:
-            return
-        now_s = self._clock()
-        self._stats.generation_tokens += count
-        if sequence.last_token_s is None:
-            self._stats.ttft.observe(now_s - sequence.arrived_s)
-            self._stats.inter_token.observe(0.0, count - 1)
-        else:
-            self._stats.inter_token.observe((now_s - sequence.last_token_s) / count, count)
-        sequence.last_token_s = now_s
+        self._stats.record_finish(reason, seconds=self._clock() - sequence.arrived_s)
 
     def _record(
         self,
@@ -289,18 +258,10 @@ class Engine:
         draft_s: float,
         step_s: float,
     ) -> None:
-        sequences = []
-        for step, path, delivery in zip(batch.sequences, result.paths, deliveries, strict=True):
-            num_nodes = step.tree.num_nodes if step.tree is not None else 0
-            num_committed = delivery.num_committed if delivery is not None else 0
-            num_accepted = min(num_committed, len(path.accepted_nodes)) if path is not None else 0
-            num_prefill = step.row_end - step.row_start - num_nodes
-            sequences.append(SequenceRecord(step.request_id, num_prefill, num_nodes, num_accepted, num_committed))
-        record = StepRecord(batch.step_id, batch.num_rows, tuple(sequences), draft_s, result.forward_s, step_s)
+        num_committed = [0 if delivery is None else delivery.num_committed for delivery in deliveries]
+        record = record_step(batch, result, num_committed, draft_s=draft_s, step_s=step_s)
         self.trace.append(record)
-        self._stats.num_steps += 1
-        self._stats.num_rows += batch.num_rows
-        self._stats.forward_seconds += result.forward_s
+        self._stats.record_step(batch.num_rows, result.forward_s)
         if self._config.step_log:
             _logger.info("%s", record)
 

@@ -9,7 +9,9 @@ from enum import Enum
 import numpy as np
 from numpy.typing import ArrayLike
 
-from goose.tree import IntArray
+from goose.observation import TreeOutcome
+from goose.tree import IntArray, TokenTree
+from goose.verify import VerifiedPath
 from goose_ray.engine.delivery import OutputStream
 from goose_ray.engine.request import GenerationRequest, SourceStats, SpeculationStats
 
@@ -119,10 +121,26 @@ class SequenceState:
         """Output tokens that max_tokens still allows. At least 1 until the sequence finishes."""
         return self.sampling.max_tokens - self.num_output
 
-    def commit(self, token_ids: IntArray, num_accepted: int) -> None:
-        """Appends a step's committed tokens, the first `num_accepted` of which were drafted."""
-        self.tokens.extend(token_ids)
-        self._accepted += b"\1" * num_accepted + b"\0" * (len(token_ids) - num_accepted)
+    def computed(self, slots: IntArray) -> None:
+        """The KV of the next tokens is in these slots."""
+        self.context_slots.extend(slots)
+        self.num_harvested = max(self.num_harvested, self.num_computed)
+
+    def commit(self, tree: TokenTree, path: VerifiedPath, num_committed: int) -> TreeOutcome:
+        """Appends the first `num_committed` tokens of a verified path."""
+        num_accepted = min(num_committed, len(path.accepted_nodes))
+        committed_ids = path.token_ids[:num_committed]
+        self.tokens.extend(committed_ids)
+        self._accepted += b"\1" * num_accepted + b"\0" * (num_committed - num_accepted)
+        self.num_steps += 1
+        self.num_drafted += tree.num_draft_nodes
+        return TreeOutcome(
+            request_id=self.request_id,
+            tree=tree,
+            accepted_nodes=path.accepted_nodes[:num_accepted],
+            committed_ids=committed_ids,
+            bonus_id=int(path.token_ids[num_accepted]),
+        )
 
     def stats(self, *, num_withdrawn: int = 0) -> SpeculationStats:
         """Counts so far, without the last `num_withdrawn` tokens (those of a trimmed stop string)."""

@@ -1,17 +1,16 @@
-"""The engine's gauges, counters and histograms as plain data, and the recorder that fills them.
+"""The engine's gauges, counters and histograms as plain data.
 
 Counters are cumulative since the engine's start; snapshots of several engines merge by addition. Knows no sink:
 Prometheus, logs and dashboards read `EngineStats`.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from goose_ray.engine.request import FinishReason, SourceStats
 
-__all__ = ["EngineStats", "Histogram", "StatsRecorder", "merge_stats"]
+__all__ = ["E2E_BOUNDS", "INTER_TOKEN_BOUNDS", "TTFT_BOUNDS", "EngineStats", "Histogram", "merge_stats"]
 
 # Seconds. The bounds of the field's servers, so that dashboards read the same; the last bucket is unbounded.
 TTFT_BOUNDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
@@ -118,86 +117,3 @@ def _merged(a: Any, b: Any) -> Any:
         case int() | float(), int() | float():
             return a + b
     raise TypeError(f"cannot merge {type(a).__name__} with {type(b).__name__}")
-
-
-class _HistogramRecorder:
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float, count: int = 1) -> None:
-        self._counts[bisect_left(self._bounds, value)] += count
-        self._sum += value * count
-
-    def snapshot(self) -> Histogram:
-        return Histogram(self._bounds, tuple(self._counts), self._sum)
-
-
-class StatsRecorder:
-    """The mutable side of `EngineStats`, owned by the engine's thread."""
-
-    def __init__(self) -> None:
-        self.generation_tokens = 0
-        self.prompt_tokens = 0
-        self.num_drafts = 0
-        self.num_draft_tokens = 0
-        self.num_accepted_tokens = 0
-        self.num_draft_errors = 0
-        self.num_preemptions = 0
-        self.num_steps = 0
-        self.num_rows = 0
-        self.forward_seconds = 0.0
-        self.ttft = _HistogramRecorder(TTFT_BOUNDS)
-        self.inter_token = _HistogramRecorder(INTER_TOKEN_BOUNDS)
-        self.e2e = _HistogramRecorder(E2E_BOUNDS)
-        self._accepted_per_position: list[int] = []
-        self._by_source: dict[str, SourceStats] = {}
-        self._finished: dict[FinishReason, int] = {}
-
-    def record_tree(self, num_draft_nodes: int, num_accepted: int) -> None:
-        self.num_drafts += num_draft_nodes > 0
-        self.num_draft_tokens += num_draft_nodes
-        self.num_accepted_tokens += num_accepted
-        missing = num_accepted - len(self._accepted_per_position)
-        if missing > 0:
-            self._accepted_per_position.extend([0] * missing)
-        for position in range(num_accepted):
-            self._accepted_per_position[position] += 1
-
-    def record_sources(self, counts: Mapping[str, tuple[int, int]]) -> None:
-        add_sources(self._by_source, counts)
-
-    def record_finish(self, reason: FinishReason) -> None:
-        self._finished[reason] = self._finished.get(reason, 0) + 1
-
-    def snapshot(self, *, running: int, waiting: int, slots_used: int, slots_total: int) -> EngineStats:
-        return EngineStats(
-            num_requests_running=running,
-            num_requests_waiting=waiting,
-            kv_slots_used=slots_used,
-            kv_slots_total=slots_total,
-            generation_tokens=self.generation_tokens,
-            prompt_tokens=self.prompt_tokens,
-            num_drafts=self.num_drafts,
-            num_draft_tokens=self.num_draft_tokens,
-            num_accepted_tokens=self.num_accepted_tokens,
-            accepted_per_position=tuple(self._accepted_per_position),
-            by_source=dict(self._by_source),
-            num_draft_errors=self.num_draft_errors,
-            num_preemptions=self.num_preemptions,
-            num_steps=self.num_steps,
-            num_rows=self.num_rows,
-            forward_seconds=self.forward_seconds,
-            ttft_seconds=self.ttft.snapshot(),
-            inter_token_seconds=self.inter_token.snapshot(),
-            e2e_seconds=self.e2e.snapshot(),
-            finished_by_reason=dict(self._finished),
-        )
-
-
-def add_sources(total: dict[str, SourceStats], counts: Mapping[str, tuple[int, int]]) -> None:
-    """Adds one step's (attempted, accepted) per source to `total` in place."""
-    for name, (attempted, accepted) in counts.items():
-        before = total.get(name, SourceStats())
-        total[name] = SourceStats(before.attempted + attempted, before.accepted + accepted)

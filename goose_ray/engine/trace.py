@@ -5,9 +5,12 @@ Knows nothing about why a step was composed as it was.
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["SequenceRecord", "StepRecord", "StepTrace"]
+from goose_ray.engine.step import StepBatch, StepOutput
+
+__all__ = ["SequenceRecord", "StepRecord", "StepTrace", "record_step"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,19 @@ class StepRecord:
         parts = ", ".join(f"{s.request_id}: {s.prefill_rows}p+{s.tree_nodes}t -> {s.committed}" for s in self.sequences)
         times = f"draft {self.draft_s * 1e3:.1f} forward {self.forward_s * 1e3:.1f} step {self.step_s * 1e3:.1f} ms"
         return f"step {self.step_id}: {self.rows} rows [{parts}] {times}"
+
+
+def record_step(
+    batch: StepBatch, output: StepOutput, num_committed: Sequence[int], *, draft_s: float, step_s: float
+) -> StepRecord:
+    """`num_committed[i]` is the number of tokens that sequence i of the batch got."""
+    sequences = []
+    for step, path, committed in zip(batch.sequences, output.paths, num_committed, strict=True):
+        tree_nodes = step.tree.num_nodes if step.tree is not None else 0
+        accepted = min(committed, len(path.accepted_nodes)) if path is not None else 0
+        prefill_rows = step.row_end - step.row_start - tree_nodes
+        sequences.append(SequenceRecord(step.request_id, prefill_rows, tree_nodes, accepted, committed))
+    return StepRecord(batch.step_id, batch.num_rows, tuple(sequences), draft_s, output.forward_s, step_s)
 
 
 class StepTrace:
