@@ -20,8 +20,8 @@ from goose_ray.engine.kv_cache import SlotAllocator
 from goose_ray.engine.request import FinishReason, GenerationRequest, RequestOutput
 from goose_ray.engine.scheduler import Schedule, Scheduler
 from goose_ray.engine.sequence import SequenceState
-from goose_ray.engine.stats import EngineStats
-from goose_ray.engine.stats_recorder import StatsRecorder, add_sources
+from goose_ray.engine.stats import EngineStats, add_sources
+from goose_ray.engine.stats_recorder import StatsRecorder
 from goose_ray.engine.step import ModelRunner, ModelSpec, StepBatch, StepOutput, VerifiedPath
 from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.engine.trace import StepTrace, record_step

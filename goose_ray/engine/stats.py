@@ -10,7 +10,7 @@ from typing import Any
 
 from goose_ray.engine.request import FinishReason, SourceStats
 
-__all__ = ["E2E_BOUNDS", "INTER_TOKEN_BOUNDS", "TTFT_BOUNDS", "EngineStats", "Histogram", "merge_stats"]
+__all__ = ["E2E_BOUNDS", "INTER_TOKEN_BOUNDS", "TTFT_BOUNDS", "EngineStats", "Histogram", "add_sources", "merge_stats"]
 
 # Seconds. The bounds of the field's servers, so that dashboards read the same; the last bucket is unbounded.
 TTFT_BOUNDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
@@ -117,3 +117,10 @@ def _merged(a: Any, b: Any) -> Any:
         case int() | float(), int() | float():
             return a + b
     raise TypeError(f"cannot merge {type(a).__name__} with {type(b).__name__}")
+
+
+def add_sources(total: dict[str, SourceStats], counts: Mapping[str, tuple[int, int]]) -> None:
+    """Adds one step's (attempted, accepted) per source to `total` in place."""
+    for name, (attempted, accepted) in counts.items():
+        before = total.get(name, SourceStats())
+        total[name] = SourceStats(before.attempted + attempted, before.accepted + accepted)

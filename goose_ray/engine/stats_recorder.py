@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from goose_ray.engine.request import FinishReason, SourceStats
 from goose_ray.engine.sequence import SequenceState
-from goose_ray.engine.stats import E2E_BOUNDS, INTER_TOKEN_BOUNDS, TTFT_BOUNDS, EngineStats, Histogram
+from goose_ray.engine.stats import E2E_BOUNDS, INTER_TOKEN_BOUNDS, TTFT_BOUNDS, EngineStats, Histogram, add_sources
 
-__all__ = ["StatsRecorder", "add_sources"]
+__all__ = ["StatsRecorder"]
 
 
 class _HistogramRecorder:
@@ -103,10 +103,3 @@ class StatsRecorder:
             e2e_seconds=self._e2e.snapshot(),
             finished_by_reason=dict(self._finished),
         )
-
-
-def add_sources(total: dict[str, SourceStats], counts: Mapping[str, tuple[int, int]]) -> None:
-    """Adds one step's (attempted, accepted) per source to `total` in place."""
-    for name, (attempted, accepted) in counts.items():
-        before = total.get(name, SourceStats())
-        total[name] = SourceStats(before.attempted + attempted, before.accepted + accepted)
