@@ -6,9 +6,9 @@ The only module that reads the environment. Knows nothing about how the options 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from goose_ray.errors import ConfigError
 
@@ -65,8 +65,17 @@ class GooseConfig(BaseModel):
         default=2.0, gt=0, description="Seconds between a replica's reports to the acceptance aggregator."
     )
     replica_silent_after_s: float = Field(
-        default=10.0, gt=0, description="A replica that has not reported for that long counts as gone, in seconds."
+        default=6.0, gt=0, description="A replica that has not reported for that long counts as gone, in seconds."
     )
+
+    @model_validator(mode="after")
+    def _silence_is_longer_than_a_period(self) -> Self:
+        if self.replica_silent_after_s <= self.report_period_s:
+            raise ValueError(
+                f"replica_silent_after_s ({self.replica_silent_after_s}) must be more than report_period_s "
+                f"({self.report_period_s})"
+            )
+        return self
 
     @classmethod
     def from_args(cls, args: Mapping[str, Any]) -> "GooseConfig":
@@ -77,7 +86,7 @@ class GooseConfig(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = ".".join(map(str, first["loc"]))
-            raise ConfigError(f"{field}: {first['msg']}, not {first['input']!r}") from None
+            raise ConfigError(f"{field}: {first['msg']}, not {first['input']!r}" if field else first["msg"]) from None
 
     @field_validator("dtype")
     @classmethod

@@ -5,7 +5,6 @@ Knows Serve's life of a replica (start, health, shutdown) and neither HTTP nor h
 
 import asyncio
 import itertools
-import logging
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -16,6 +15,7 @@ from ray import serve
 
 from goose_ray.api.backend import ReplicaSteps
 from goose_ray.api.calls import ChatPrompt, Delta, Failure, GenerateCall, PromptInfo
+from goose_ray.api.serve_logging import log_through_serve
 from goose_ray.assembly import build_engine
 from goose_ray.config import GooseConfig
 from goose_ray.engine.request import GenerationRequest, RequestOutput
@@ -28,20 +28,24 @@ from goose_ray.telemetry.reporter import Reporter
 
 __all__ = ["GooseServer"]
 
-logger = logging.getLogger(__name__)
+
+_REPORT_TIMEOUT_S = 5.0
 
 
 class GooseServer:
     """Ready, for Serve, once `__init__` has returned: the model is loaded and has answered a first request."""
 
     async def __init__(self, config: GooseConfig) -> None:  # type: ignore[misc]
+        log_through_serve()
         self._config = config
         self._engine = await asyncio.to_thread(build_engine, config)
         self._engine.start()
         self._incarnation = Incarnation(replica_id=serve.get_replica_context().replica_id.unique_id)
         self._report_numbers = itertools.count(1)
         self._reporter = Reporter(
-            self._make_report, AggregatorLink(self.aggregator).observe, period_s=config.report_period_s
+            self._make_report,
+            AggregatorLink(self.aggregator, timeout_s=_REPORT_TIMEOUT_S).observe,
+            period_s=config.report_period_s,
         )
         await self._warm_up()
         self._reporter.start()
@@ -69,8 +73,11 @@ class GooseServer:
         return ReplicaSteps(self._incarnation.replica_id, self._engine.step_trace(count))
 
     async def aggregator(self) -> Any:
-        """A handle to the aggregator actor of this moment. Raises ValueError while there is none."""
-        return await asyncio.to_thread(serve.get_deployment_actor, AGGREGATOR_NAME)
+        """A handle to the aggregator actor of this moment, None while there is none."""
+        try:
+            return await asyncio.to_thread(serve.get_deployment_actor, AGGREGATOR_NAME)
+        except ValueError:
+            return None
 
     async def check_health(self) -> None:
         """Serve replaces the replica when this raises."""

@@ -7,6 +7,7 @@ from ray.serve.handle import DeploymentHandle
 
 from goose_ray.api.http_app import build_http_app
 from goose_ray.api.serve_backend import ServeBackend
+from goose_ray.api.serve_logging import log_through_serve
 
 __all__ = ["OpenAIIngress"]
 
@@ -15,6 +16,7 @@ class OpenAIIngress:
     """Wrapped by `serve.ingress()`, which asks for the app when the replica starts."""
 
     def __init__(self, server: DeploymentHandle[Any], model: str) -> None:
+        log_through_serve()
         self._app = build_http_app(ServeBackend(server), model)
 
     def __serve_build_asgi_app__(self) -> FastAPI:

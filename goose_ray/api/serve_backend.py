@@ -42,7 +42,7 @@ class ServeBackend:
     def __init__(self, handle: DeploymentHandle[Any]) -> None:
         self._handle = handle
         self._generate = handle.options(method_name="generate", stream=True)
-        self._aggregator = AggregatorLink(self._find_aggregator)
+        self._aggregator = AggregatorLink(self._find_aggregator, timeout_s=_CONTROL_TIMEOUT_S)
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
         for attempt in range(1, _ATTEMPTS + 1):

@@ -22,9 +22,9 @@ class AggregatorAwayError(GooseRayError):
 
 
 class AggregatorLink:
-    """`find` gives a fresh actor handle; it raises ValueError, RayError or AggregatorAwayError if there is none."""
+    """`find` gives a fresh actor handle, or None if there is no actor."""
 
-    def __init__(self, find: Callable[[], Awaitable[Any]], *, timeout_s: float = 5.0) -> None:
+    def __init__(self, find: Callable[[], Awaitable[Any]], *, timeout_s: float) -> None:
         self._find = find
         self._timeout_s = timeout_s
         self._actor: Any = None
@@ -41,7 +41,9 @@ class AggregatorLink:
             async with asyncio.timeout(self._timeout_s):
                 if self._actor is None:
                     self._actor = await self._find()
+                if self._actor is None:
+                    raise AggregatorAwayError("the acceptance aggregator is away: there is no such actor")
                 return await getattr(self._actor, method).remote(argument)
-        except (ValueError, RayError, TimeoutError) as error:
+        except (RayError, TimeoutError) as error:
             self._actor = None
-            raise AggregatorAwayError(f"the acceptance aggregator is away: {error}") from error
+            raise AggregatorAwayError(f"the acceptance aggregator is away: {type(error).__name__}") from error

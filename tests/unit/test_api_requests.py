@@ -62,7 +62,12 @@ class TestChat:
         assert not call.clip_max_tokens
         sampling = call.sampling
         assert (sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.top_k) == (9, 0.0, 0.5, 7)
-        assert (sampling.seed, sampling.stop, sampling.stop_token_ids, sampling.ignore_eos) == (-3, ("END",), (5,), True)
+        assert (sampling.seed, sampling.stop, sampling.stop_token_ids, sampling.ignore_eos) == (
+            -3,
+            ("END",),
+            (5,),
+            True,
+        )
         assert (call.policy, call.cache_salt, call.return_prompt_token_ids) == ("chain", "tenant", True)
 
     def test_null_means_absent(self) -> None:

@@ -1,0 +1,102 @@
+"""Engine statistics as Prometheus text: names, labels, sums, and series that never fall."""
+
+from prometheus_client.parser import text_string_to_metric_families
+from telemetry_builders import report_of
+
+from goose_ray.engine.request import SourceStats
+from goose_ray.engine.stats import TTFT_BOUNDS, Histogram
+from goose_ray.telemetry.acceptance_state import AcceptanceState
+from goose_ray.telemetry.metrics import render_metrics
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def samples_of(state: AcceptanceState, now: float) -> Samples:
+    families = text_string_to_metric_families(render_metrics(state.view(now), "m"))
+    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    model = {} if name == "goose_replicas" else {"model_name": "m"}
+    return samples[name, frozenset({**labels, **model}.items())]
+
+
+def two_replicas() -> AcceptanceState:
+    state = AcceptanceState(live_for_s=10)
+    histogram = Histogram(TTFT_BOUNDS, (2, 1, *(0,) * (len(TTFT_BOUNDS) - 2), 1), sum=7.5)
+    state.observe(
+        report_of(
+            "a",
+            1,
+            {},
+            replica_id="ra",
+            num_requests_running=3,
+            kv_slots_used=5,
+            kv_slots_total=10,
+            num_drafts=4,
+            num_draft_tokens=40,
+            num_accepted_tokens=9,
+            accepted_per_position=(5, 4),
+            by_source={"context": SourceStats(20, 9)},
+            finished_by_reason={"stop": 2, "length": 1},
+            ttft_seconds=histogram,
+        ),
+        now=0,
+    )
+    state.observe(
+        report_of(
+            "b",
+            1,
+            {},
+            replica_id="rb",
+            healthy=False,
+            num_requests_running=1,
+            kv_slots_total=10,
+            num_drafts=1,
+            accepted_per_position=(1, 0, 1),
+            finished_by_reason={"stop": 5},
+            ttft_seconds=histogram,
+        ),
+        now=5,
+    )
+    return state
+
+
+def test_each_replica_has_its_series_and_vllms_names_have_the_sum() -> None:
+    samples = samples_of(two_replicas(), now=5)
+    assert value(samples, "goose_num_requests_running", replica="ra") == 3
+    assert value(samples, "vllm:num_requests_running") == 4
+    assert value(samples, "goose_kv_cache_usage_perc", replica="ra") == 0.5
+    assert value(samples, "vllm:kv_cache_usage_perc") == 0.25
+    assert value(samples, "goose_spec_decode_num_drafts_total", replica="rb") == 1
+    assert value(samples, "vllm:spec_decode_num_drafts_total") == 5
+    assert value(samples, "vllm:spec_decode_num_accepted_tokens_per_pos_total", position="0") == 6
+    assert value(samples, "vllm:spec_decode_num_accepted_tokens_per_pos_total", position="2") == 1
+    assert value(samples, "goose_spec_decode_source_attempted_tokens_total", replica="ra", source="context") == 20
+    assert value(samples, "vllm:request_success_total", finished_reason="stop") == 7
+    assert value(samples, "goose_replicas", state="live") == 2
+    assert value(samples, "goose_replicas", state="healthy") == 1
+
+
+def test_histograms_are_cumulative_and_add_up() -> None:
+    samples = samples_of(two_replicas(), now=5)
+    name = "goose_time_to_first_token_seconds"
+    assert [value(samples, f"{name}_bucket", replica="ra", le=le) for le in ("0.001", "1.0", "+Inf")] == [2, 3, 4]
+    assert value(samples, f"{name}_count", replica="ra") == 4
+    assert value(samples, "vllm:time_to_first_token_seconds_sum") == 15.0
+
+
+def test_counters_of_a_replica_that_is_gone_move_to_another_series_and_its_gauges_end() -> None:
+    state = two_replicas()
+    before, after = samples_of(state, now=5), samples_of(state, now=12)
+    assert value(before, "goose_spec_decode_num_drafts_total", replica="gone") == 0
+    assert value(after, "goose_spec_decode_num_drafts_total", replica="gone") == 4
+    assert ("goose_spec_decode_num_drafts_total", frozenset({("model_name", "m"), ("replica", "ra")})) not in after
+    assert value(after, "vllm:spec_decode_num_drafts_total") == value(before, "vllm:spec_decode_num_drafts_total")
+    assert value(after, "vllm:num_requests_running") == 1
+
+
+def test_an_empty_cluster_has_metrics_too() -> None:
+    samples = samples_of(AcceptanceState(live_for_s=1), now=0)
+    assert value(samples, "vllm:num_requests_running") == 0
+    assert value(samples, "goose_replicas", state="live") == 0
