@@ -120,7 +120,7 @@ class AcceptanceTable:
     def from_snapshot(cls, snapshot: Mapping[str, Any]) -> "AcceptanceTable":
         """Raises InvalidSnapshotError if it is not a snapshot of a table with these buckets."""
         for field, edges in (("depth_edges", DEPTH_EDGES), ("rank_edges", RANK_EDGES)):
-            if list(snapshot.get(field, ())) != list(edges):
+            if snapshot.get(field) != list(edges):
                 raise InvalidSnapshotError(f"{field} must be {list(edges)}, not {snapshot.get(field)}")
         table = cls()
         table._positions = _counts_from(snapshot.get("positions"), "positions", (2, _NUM_POSITIONS))
@@ -153,9 +153,11 @@ class AcceptanceTable:
 
 def _counts_from(value: Any, field: str, shape: tuple[int, ...]) -> CountArray:
     try:
-        counts = np.asarray(value, dtype=np.int64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidSnapshotError(f"{field} must hold integers: {error}") from error
-    if counts.shape != shape or (counts < 0).any():
-        raise InvalidSnapshotError(f"{field} must be counts of shape {shape}, none negative; got shape {counts.shape}")
-    return counts
+        counts = np.asarray(value)
+    except ValueError as error:
+        raise InvalidSnapshotError(f"{field} must be an array of shape {shape}: {error}") from error
+    if counts.dtype.kind not in "iu" or counts.shape != shape or (counts < 0).any():
+        raise InvalidSnapshotError(
+            f"{field} must be counts of shape {shape}, none negative, not {counts.dtype} of shape {counts.shape}"
+        )
+    return counts.astype(np.int64)

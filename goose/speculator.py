@@ -108,10 +108,14 @@ class Speculator:
             queries.append(TreeQuery(request_id, request.anchor_id, depth))
             groups.setdefault(request.policy, []).append(index)
         trees: dict[int, TokenTree] = {}
+        nodes_left, queries_left = max_nodes, len(queries)
         for policy, members in groups.items():
-            share = max_nodes * len(members) // len(queries)
+            share = nodes_left * len(members) // queries_left
             proposed = self._policies[policy].propose([queries[index] for index in members], share)
             trees.update(zip(members, proposed, strict=True))
+            # What one policy does not use, the next may.
+            nodes_left -= sum(tree.num_nodes for tree in proposed)
+            queries_left -= len(members)
         return TreeBatch(tuple(trees[index] for index in range(len(queries))))
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> list[dict[str, tuple[int, int]]]:

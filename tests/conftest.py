@@ -1,9 +1,14 @@
-"""What all tests share: where the data outside the repository is."""
+"""What all tests share: where the data outside the repository is, and the seed of the property tests."""
 
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples on every run; a slow machine is no failure.
+settings.register_profile("goose", derandomize=True, deadline=None)
+settings.load_profile("goose")
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 

@@ -149,6 +149,10 @@ class GoosePolicy:
         builder.extend_branches(self.constants.max_branch_depth)
         return builder.tree()
 
+    def spine_accept_ema(self, request_id: str) -> float:
+        """The moving average of the request's spine acceptance."""
+        return self._state(request_id).spine_accept_ema
+
     def _confidence(self, match: ContextMatch) -> float:
         length, long_match = len(match.token_ids), self.constants.long_match
         if not length:

@@ -1,0 +1,129 @@
+"""The n-gram source: which occurrence is copied, how far, and what a stop token does to it."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pytest
+
+from goose.errors import RequestStateError
+from goose.observation import TreeOutcome
+from goose.request import DraftRequest
+from goose.sources.base import CandidateQuery
+from goose.sources.context import ContextMatch, ContextMatcher
+from goose.tree import TokenTree
+
+
+def request(tokens: Sequence[int], *, request_id: str = "r", stop: Iterable[int] = ()) -> DraftRequest:
+    prompt_ids = np.asarray(tokens, dtype=np.int64)
+    return DraftRequest(
+        request_id=request_id, prompt_ids=prompt_ids, stop_token_ids=frozenset(stop), cache_salt=None, budget=60
+    )
+
+
+def matcher(tokens: Sequence[int], *, stop: Iterable[int] = ()) -> ContextMatcher:
+    source = ContextMatcher()
+    source.start_request(request(tokens, stop=stop))
+    return source
+
+
+def commit(source: ContextMatcher, tokens: Sequence[int], request_id: str = "r") -> None:
+    nothing = np.empty(0, dtype=np.int64)
+    committed = np.asarray(tokens, dtype=np.int64)
+    source.observe([TreeOutcome(request_id, TokenTree.anchor_only(0), nothing, committed, 0)], None)
+
+
+def test_the_longest_ngram_wins() -> None:
+    #                  3-gram here        5-gram here
+    source = matcher([3, 4, 5, 90, 1, 2, 3, 4, 5, 91, 1, 2, 3, 4, 5])
+    assert source.match("r", max_tokens=1) == ContextMatch([91], 5, 1, False, False)
+
+
+def test_the_earliest_occurrence_is_copied() -> None:
+    source = matcher([1, 2, 3, 50, 1, 2, 3, 60, 1, 2, 3])
+    match = source.match("r", max_tokens=3)
+    assert match.token_ids == [50, 1, 2]
+    assert (match.length, match.num_occurrences, match.unanimous) == (3, 2, False)
+
+
+def test_occurrences_agree_by_the_token_that_follows() -> None:
+    assert matcher([1, 2, 3, 50, 51, 1, 2, 3, 50, 52, 1, 2, 3]).match("r", max_tokens=5).unanimous
+    assert not matcher([1, 2, 3, 50, 1, 2, 3]).match("r", max_tokens=5).unanimous
+
+
+def test_two_tokens_are_not_enough() -> None:
+    assert matcher([9, 1, 2, 50, 8, 1, 2]).match("r", max_tokens=5).num_occurrences == 0
+
+
+def test_the_end_of_the_text_does_not_match_itself() -> None:
+    assert matcher([1, 2, 3]).match("r", max_tokens=5) == ContextMatch([], 0, 0, False, False)
+
+
+def test_a_copy_may_overlap_what_it_continues() -> None:
+    assert matcher([7, 7, 7, 7]).match("r", max_tokens=5).token_ids == [7]
+
+
+def test_committed_tokens_are_matched_at_once() -> None:
+    source = matcher([1, 2, 3, 4])
+    commit(source, [5, 1, 2])
+    commit(source, [3])
+    assert source.match("r", max_tokens=2).token_ids == [4, 5]
+
+
+def test_the_end_of_a_draft_is_matched_in_the_committed_tokens() -> None:
+    source = matcher([1, 2, 3, 4, 5, 6, 9, 9, 1, 2])
+    assert source.match("r", [3], max_tokens=3).token_ids == [4, 5, 6]
+    # The draft itself is no text to copy from.
+    assert source.match("r", [7, 8, 7, 7, 8, 7], max_tokens=3).num_occurrences == 0
+
+
+def test_a_copy_ends_before_a_stop_token() -> None:
+    source = matcher([1, 2, 3, 4, 0, 5, 1, 2, 3], stop=[0])
+    assert source.match("r", max_tokens=10) == ContextMatch([4], 3, 1, False, True)
+    assert source.match("r", max_tokens=1) == ContextMatch([4], 3, 1, False, False)
+
+
+def test_a_stop_token_next_leaves_nothing_to_copy() -> None:
+    assert matcher([1, 2, 3, 0, 4, 1, 2, 3], stop=[0]).match("r", max_tokens=10).token_ids == []
+
+
+def test_requests_do_not_see_each_other() -> None:
+    source = matcher([1, 2, 3, 4])
+    source.start_request(request([1, 2, 3], request_id="other"))
+    assert source.match("other", max_tokens=5).num_occurrences == 0
+
+
+def test_an_id_used_again_starts_from_nothing() -> None:
+    source = matcher([1, 2, 3, 4, 1, 2, 3])
+    source.stop_request("r")
+    source.start_request(request([1, 2, 3]))
+    assert source.match("r", max_tokens=5).num_occurrences == 0
+
+
+def test_misuse_names_the_request() -> None:
+    source = matcher([1])
+    with pytest.raises(RequestStateError, match="'r' was started already"):
+        source.start_request(request([1]))
+    with pytest.raises(RequestStateError, match="'gone' is not started"):
+        source.match("gone", max_tokens=1)
+    with pytest.raises(RequestStateError, match="'gone' is not started"):
+        source.stop_request("gone")
+    with pytest.raises(RequestStateError, match="'gone' is not started"):
+        commit(source, [1], "gone")
+
+
+def test_candidates_are_the_trie_of_all_continuations() -> None:
+    source = matcher([1, 2, 3, 50, 51, 1, 2, 3, 50, 52, 1, 2, 3, 60, 0, 1, 2, 3], stop=[0])
+    query = CandidateQuery("r", np.empty(0, dtype=np.int64), max_depth=2)
+    # The latest occurrence first: 60 (cut before the stop token), then 50 with 52 and 51 below it.
+    found = source.candidates([CandidateQuery("r", np.asarray([77]), 2), query])
+    assert found.queries.tolist() == [1, 1, 1, 1]
+    assert found.token_ids.tolist() == [60, 50, 52, 51]
+    assert found.parents.tolist() == [-1, -1, 1, 1]
+    np.testing.assert_allclose(found.scores, [1 / 3, 2 / 3, 1 / 2, 1 / 2], rtol=1e-6)
+    features = dict(zip(source.feature_names, found.features.T.tolist(), strict=True))
+    assert features == {"match_length": [3] * 4, "num_occurrences": [1, 2, 1, 1], "depth": [1, 1, 2, 2]}
+
+
+def test_no_match_is_no_candidates() -> None:
+    found = matcher([1]).candidates([CandidateQuery("r", np.empty(0, dtype=np.int64), 3)])
+    assert (len(found.token_ids), found.features.shape) == (0, (0, 3))

@@ -1,0 +1,147 @@
+"""The transition table: which tier answers, what is replaced, and how much is kept."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pytest
+
+from goose.errors import RequestStateError
+from goose.observation import Harvest, TreeOutcome
+from goose.request import DraftRequest
+from goose.sources.base import CandidateQuery
+from goose.sources.transitions import TransitionTable
+from goose.tree import TokenTree
+
+# (previous token or -1, token, successors, scores)
+Row = tuple[int, int, Sequence[int], Sequence[float]]
+
+
+def harvest(*rows: Row) -> Harvest:
+    return Harvest(
+        previous_ids=np.asarray([row[0] for row in rows], dtype=np.int64),
+        token_ids=np.asarray([row[1] for row in rows], dtype=np.int64),
+        top_ids=np.asarray([row[2] for row in rows], dtype=np.int64),
+        top_probs=np.asarray([row[3] for row in rows], dtype=np.float32),
+    )
+
+
+def table(*rows: Row, num_successors: int = 2, max_pairs: int = 100) -> TransitionTable:
+    source = TransitionTable(num_successors=num_successors, max_pairs=max_pairs)
+    if rows:
+        source.observe([], harvest(*rows))
+    return source
+
+
+def request(tokens: Sequence[int], *, stop: Iterable[int] = ()) -> DraftRequest:
+    prompt_ids = np.asarray(tokens, dtype=np.int64)
+    return DraftRequest(
+        request_id="r", prompt_ids=prompt_ids, stop_token_ids=frozenset(stop), cache_salt=None, budget=60
+    )
+
+
+def test_the_pair_is_asked_before_the_token() -> None:
+    source = table((1, 5, [10, 11], [0.5, 0.25]), (2, 5, [20, 21], [0.75, 0.125]))
+    assert source.successors(1, 5) == ([10, 11], [0.5, 0.25])
+    assert source.successors(2, 5) == ([20, 21], [0.75, 0.125])
+    # An unknown pair is answered by the token's latest row.
+    assert source.successors(3, 5) == ([20, 21], [0.75, 0.125])
+    assert source.successors(-1, 5) == ([20, 21], [0.75, 0.125])
+
+
+def test_an_unknown_token_has_no_successors() -> None:
+    source = table((1, 5, [10, 11], [0.5, 0.25]))
+    assert source.successors(1, 4) == ([], [])
+    assert source.successors(1, 10**6) == ([], [])
+    assert source.knows(9, 5)
+    assert not source.knows(1, 4)
+    assert not table().knows(1, 5)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_later_row_replaces_an_earlier_one(together: bool) -> None:
+    old, new = (1, 5, [10, 11], [0.5, 0.25]), (1, 5, [12, 13], [0.5, 0.25])
+    source = table(old, new) if together else table(old)
+    if not together:
+        source.observe([], harvest(new))
+    assert source.successors(1, 5)[0] == [12, 13]
+    assert source.successors(-1, 5)[0] == [12, 13]
+    assert source.num_pairs == 1
+
+
+def test_a_row_without_a_token_before_is_no_pair() -> None:
+    source = table((-1, 5, [10, 11], [0.5, 0.25]))
+    assert source.num_pairs == 0
+    assert source.successors(-1, 5)[0] == [10, 11]
+
+
+def test_wider_rows_are_cut_and_narrower_ones_are_not_padded() -> None:
+    source = table((1, 5, [10, 11, 12], [0.5, 0.25, 0.125]))
+    source.observe([], harvest((1, 6, [10], [0.5])))
+    assert source.successors(1, 5) == ([10, 11], [0.5, 0.25])
+    assert source.successors(1, 6) == ([10], [0.5])
+
+
+def test_the_pair_that_entered_first_is_evicted() -> None:
+    source = table(*((previous, 5, [previous, 0], [0.5, 0.25]) for previous in (1, 2, 3)), max_pairs=2)
+    assert source.num_pairs == 2
+    assert source.successors(2, 5)[0] == [2, 0]
+    assert source.successors(3, 5)[0] == [3, 0]
+    source.observe([], harvest((4, 5, [4, 0], [0.5, 0.25])))
+    assert source.num_pairs == 2
+    # Pair (2, 5) is gone, so the token's own row answers, which is that of the pair (4, 5).
+    assert source.successors(2, 5)[0] == [4, 0]
+    assert source.successors(3, 5)[0] == [3, 0]
+
+
+def test_a_pair_evicted_by_its_own_batch_leaves_no_trace() -> None:
+    source = table((1, 5, [1, 0], [0.5, 0.25]), (2, 5, [2, 0], [0.5, 0.25]), max_pairs=2)
+    # (1, 5) is written again and then evicted by (3, 5), in one harvest.
+    source.observe([], harvest((1, 5, [7, 0], [0.5, 0.25]), (3, 5, [3, 0], [0.5, 0.25])))
+    assert source.successors(3, 5)[0] == [3, 0]
+    assert source.successors(2, 5)[0] == [2, 0]
+    assert source.num_pairs == 2
+
+
+def test_rows_stay_warm_across_requests() -> None:
+    source = table((1, 5, [10, 11], [0.5, 0.25]))
+    source.start_request(request([1, 5]))
+    source.stop_request("r")
+    source.start_request(request([1, 5]))
+    assert source.successors(*source.last_two("r"))[0] == [10, 11]
+
+
+def test_the_last_two_tokens_follow_what_is_committed() -> None:
+    source = table()
+    source.start_request(request([4]))
+    assert source.last_two("r") == (-1, 4)
+    nothing = np.empty(0, dtype=np.int64)
+    for committed, expected in (([5], (4, 5)), ([6, 7, 8], (7, 8)), ([], (7, 8))):
+        ids = np.asarray(committed, dtype=np.int64)
+        source.observe([TreeOutcome("r", TokenTree.anchor_only(0), nothing, ids, 0)], None)
+        assert source.last_two("r") == expected
+
+
+def test_candidates_are_the_successors_without_stop_tokens() -> None:
+    source = table((1, 5, [10, 11], [0.5, 0.25]), (5, 10, [12, 13], [0.75, 0.125]))
+    source.start_request(request([1, 5], stop=[11]))
+    at_anchor = CandidateQuery("r", np.empty(0, dtype=np.int64), max_depth=3)
+    found = source.candidates(
+        [at_anchor, CandidateQuery("r", np.asarray([10]), 1), CandidateQuery("r", np.asarray([10]), 0)]
+    )
+    assert found.queries.tolist() == [0, 1, 1]
+    assert found.token_ids.tolist() == [10, 12, 13]
+    assert found.parents.tolist() == [-1, -1, -1]
+    assert found.scores.tolist() == [0.5, 0.75, 0.125]
+    assert found.features.tolist() == [[0, 1], [0, 1], [1, 1]]
+
+
+def test_misuse_names_the_request() -> None:
+    source = table()
+    source.start_request(request([1]))
+    with pytest.raises(RequestStateError, match="'r' was started already"):
+        source.start_request(request([1]))
+    source.stop_request("r")
+    with pytest.raises(RequestStateError, match="'r' is not started"):
+        source.stop_request("r")
+    with pytest.raises(RequestStateError, match="'r' is not started"):
+        source.last_two("r")
