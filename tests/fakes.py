@@ -1,23 +1,20 @@
-"""Stand-ins for what the engine is given: a runner without a model, speculators that know what to be right about, a
-tokenizer of bytes.
+"""Stand-ins for what the engine is given: a runner without a model, a tokenizer of bytes.
 
 The fake runner is as strict as a real one is blind: it remembers what was written to every slot and refuses a step
 whose slots do not hold exactly the sequence's own prefix.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 
-from goose.calibration import AcceptanceTable
-from goose.observation import Harvest, TreeOutcome
-from goose.tree import IntArray, TokenTree, TreeBatch
+from goose.tree import IntArray
 from goose.verify import walk_batch
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.engine.step import HarvestRows, ModelSpec, SequenceStep, StepBatch, StepOutput, VerifiedPath
 
-__all__ = ["FakeRunner", "FakeTokenizer", "NextToken", "ScriptedSpeculator", "looping_model", "scripted_model"]
+__all__ = ["EOS", "FakeRunner", "FakeTokenizer", "NextToken", "looping_model", "scripted_model"]
 
 # (the tokens so far, at least the last four, sampling, index of the output token) -> the token
 NextToken = Callable[[Sequence[int], SamplingParams, int], int]
@@ -220,83 +217,6 @@ def _mix(before: np.uint64 | np.ndarray, tokens: np.int64 | np.ndarray) -> np.nd
     words = np.atleast_1d(np.asarray(before, dtype=np.uint64)) * _MIX + np.atleast_1d(np.asarray(tokens, np.uint64))
     mixed: np.ndarray = (words ^ (words >> np.uint64(29))) + np.uint64(1)
     return mixed if np.ndim(tokens) else mixed[0]
-
-
-@dataclass
-class ScriptedSpeculator:
-    """Drafts a chain that is right for `num_right` tokens (all of them if None), then wrong ones up to `length`.
-
-    `siblings` adds that many wrong nodes under the anchor, and a second copy of the right one. `model` is the runner's.
-    """
-
-    model: NextToken
-    length: int = 8
-    num_right: int | None = None
-    siblings: int = 0
-    vocab_size: int = 64
-    harvest_k: int = 0
-    policies: tuple[str, ...] = ("scripted",)
-    tokens: dict[str, list[int]] = field(default_factory=dict)
-    num_prompt: dict[str, int] = field(default_factory=dict)
-    outcomes: list[TreeOutcome] = field(default_factory=list)
-    harvests: list[Harvest] = field(default_factory=list)
-    stop_token_ids: dict[str, frozenset[int]] = field(default_factory=dict)
-    started: list[str] = field(default_factory=list)
-
-    def start_request(
-        self,
-        request_id: str,
-        prompt_ids: Sequence[int] | IntArray,
-        *,
-        stop_token_ids: Iterable[int] = (),
-        cache_salt: str | None = None,
-        policy: str | None = None,
-    ) -> None:
-        assert request_id not in self.tokens, f"{request_id} started twice"
-        self.tokens[request_id] = [int(token) for token in prompt_ids]
-        self.num_prompt[request_id] = len(prompt_ids)
-        self.stop_token_ids[request_id] = frozenset(stop_token_ids)
-        self.started.append(request_id)
-
-    def propose(self, request_ids: Sequence[str], *, max_draft_depths: Sequence[int], max_nodes: int) -> TreeBatch:
-        share = max_nodes // len(request_ids)
-        return TreeBatch(
-            tuple(
-                self._tree(request_id, depth, share)
-                for request_id, depth in zip(request_ids, max_draft_depths, strict=True)
-            )
-        )
-
-    def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> list[dict[str, tuple[int, int]]]:
-        self.outcomes.extend(outcomes)
-        if harvest is not None:
-            self.harvests.append(harvest)
-        for outcome in outcomes:
-            self.tokens[outcome.request_id].extend(outcome.committed_ids.tolist())
-        return [{"script": (outcome.tree.num_draft_nodes, len(outcome.accepted_nodes))} for outcome in outcomes]
-
-    def stop_request(self, request_id: str) -> None:
-        del self.tokens[request_id]
-
-    def counters(self) -> AcceptanceTable:
-        return AcceptanceTable()
-
-    def _tree(self, request_id: str, max_depth: int, max_nodes: int) -> TokenTree:
-        history = list(self.tokens[request_id])
-        position = len(history) - self.num_prompt[request_id]
-        token_ids, parents = [history[-1]], [-1]
-        greedy = SamplingParams(temperature=0.0)
-        for depth in range(1, min(self.length, max_depth, max_nodes - 1) + 1):
-            right = self.model(history, greedy, position + depth - 1)
-            wrong = (right + 1) % self.vocab_size
-            parents.append(len(token_ids) - 1)
-            token_ids.append(right if self.num_right is None or depth <= self.num_right else wrong)
-            history.append(token_ids[-1])
-        if len(token_ids) > 1:
-            for sibling in range(min(self.siblings, max_nodes - len(token_ids))):
-                token_ids.append((token_ids[1] + sibling) % self.vocab_size)
-                parents.append(0)
-        return TokenTree.from_parents(token_ids, parents)
 
 
 class FakeTokenizer:

@@ -45,7 +45,7 @@ class Detokenizer:
         self._num_returned = max(self._num_returned, len(whole))
         if len(whole) == len(text):
             if len(self._window) > _WINDOW_TOKENS:
-                self._slide(text)
+                self._slide(text, new)
             self._boundary = len(self._window)
         elif len(self._window) > _MAX_WINDOW_TOKENS:
             new += self._break_run(text)
@@ -58,15 +58,15 @@ class Detokenizer:
         self._window, self._num_returned, self._boundary = [], 0, 0
         return held
 
-    def _slide(self, text: str) -> None:
+    def _slide(self, text: str, new: str) -> None:
         """Lets the window begin at the last boundary, where the tokens that have just been fed begin."""
         tail = self._tokenizer.decode(self._window[self._boundary :])
-        if not tail:
-            # Tokens without text (special ones): as context they say nothing, so those before them stay.
-            del self._window[self._boundary :]
-        elif text.endswith(tail):
+        if tail and text.endswith(tail):
             del self._window[: self._boundary]
             self._num_returned = len(tail)
+        elif not tail and not new:
+            # Tokens without text (special ones): as context they say nothing, so those before them stay.
+            del self._window[self._boundary :]
 
     def _break_run(self, text: str) -> str:
         """Gives up all but the last few tokens of a long run of bytes that make no character."""

@@ -119,6 +119,15 @@ class Engine:
         """Frees the runner's memory. Idempotent; no step may follow."""
         self._runner.shutdown()
 
+    def check_integrity(self) -> None:
+        """Raises RuntimeError if, between steps, a slot is neither free nor some sequence's context."""
+        self._allocator.check_integrity()
+        in_context = sum(sequence.num_computed for sequence in self._sequences.values())
+        if in_context != self._allocator.num_used:
+            raise RuntimeError(f"{self._allocator.num_used} KV slots are used, {in_context} are in a context")
+        if self._scheduler.num_requests != len(self._sequences):
+            raise RuntimeError(f"{self._scheduler.num_requests} of {len(self._sequences)} requests are scheduled")
+
     def add_request(self, request: GenerationRequest, *, arrived_s: float | None = None) -> None:
         """Queues a request; `arrived_s` is when it came in, by the engine's clock.
 
