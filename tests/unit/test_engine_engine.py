@@ -1,0 +1,461 @@
+"""Engine: whole requests over a runner without a model.
+
+A test named b… is of a fault that users of another server reported; it names the report.
+"""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from engine_helpers import ScriptedSpeculator, make_engine, make_request, plain_reply, run
+from fakes import EOS, FakeRunner, FakeTokenizer, looping_model, scripted_model
+
+from goose.speculator import Speculator
+from goose_ray.engine.request import GenerationRequest, SourceStats
+from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.engine.step import StepBatch, StepOutput
+from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedError
+
+STOP = 9
+
+
+def test_a_request_gets_the_tokens_of_plain_decoding() -> None:
+    model, request = looping_model(), make_request(max_tokens=30)
+    replies = run(make_engine(model), request)
+    assert replies["r"].visible == plain_reply(model, request, FakeTokenizer(specials=(EOS,)))
+
+
+def test_all_drafts_right_means_few_steps() -> None:
+    # 1 anchor + 8 drafts: 9 tokens a step.
+    engine = make_engine()
+    last = run(engine, make_request(max_tokens=27))["r"].last
+    assert last is not None
+    assert (last.stats.steps, last.stats.drafted, last.stats.accepted, last.stats.committed) == (3, 24, 24, 27)
+    assert last.stats.tau == 9.0
+    assert last.stats.by_source == {"script": SourceStats(24, 24)}
+
+
+def test_all_drafts_wrong_means_a_token_a_step() -> None:
+    model = looping_model()
+    last = run(make_engine(model, ScriptedSpeculator(model, num_right=0)), make_request(max_tokens=20))["r"].last
+    assert last is not None
+    assert (last.stats.steps, last.stats.accepted, last.stats.committed) == (20, 0, 20)
+
+
+def test_a_one_token_prompt_is_an_anchor_without_context() -> None:
+    model, request = looping_model(), make_request(prompt=(5,), max_tokens=8)
+    engine = make_engine(model)
+    assert run(engine, request)["r"].visible == plain_reply(model, request, FakeTokenizer(specials=(EOS,)))
+    assert engine.trace.last()[0].sequences[0].prefill_rows == 0
+
+
+def test_one_token_of_output_needs_one_step_and_no_draft() -> None:
+    engine = make_engine()
+    run(engine, make_request(max_tokens=1))
+    assert engine.stats().num_steps == 1
+    assert engine.stats().num_draft_tokens == 0
+
+
+def test_b1_stops_at_an_eos_in_the_middle_though_drafts_run_past_it() -> None:
+    # transformers 47912
+    output = [5, 6, EOS, 7, 8, 9, 10]
+    reply = run(make_engine(scripted_model(output)), make_request(max_tokens=20))["r"]
+    assert reply.visible == ("\x05\x06", [5, 6, EOS], "stop", None)
+
+
+def test_b2_a_prompt_with_eos_in_it_is_continued_as_plain_decoding_would() -> None:
+    # transformers 31301: the n-gram match copies the prompt's EOS and what follows.
+    turn = [4, 5, 6, EOS, 7, 8]
+    prompt = [*turn, *turn, 4, 5]
+    model = scripted_model([6, EOS, 7, 8])
+    for policy in ("autoregressive", "chain", "goose"):
+        reply = run(make_engine(model, Speculator(policy=policy)), make_request(prompt=prompt, max_tokens=20))["r"]
+        assert reply.token_ids == [6, EOS]
+        assert reply.finish_reason == "stop"
+
+
+def test_b3_a_stop_token_inside_the_run_and_the_limit_behind_it() -> None:
+    # sglang 31599: step output [10, 11, STOP, 20, 21, 22], max_tokens 5
+    model = scripted_model([10, 11, STOP, 20, 21, 22])
+    reply = run(make_engine(model), make_request(max_tokens=5, stop_token_ids=(STOP,)))["r"]
+    assert (reply.token_ids, reply.finish_reason, reply.stop_reason) == ([10, 11, STOP], "stop", STOP)
+
+
+def test_b4_eos_first_in_an_accepted_run() -> None:
+    # sglang 30291: 8 tokens out, max_tokens 10, accepted [EOS, t, t']
+    model = scripted_model([*range(20, 28), EOS, 30, 31])
+    speculator = ScriptedSpeculator(model, length=7)
+    engine = make_engine(model, speculator)
+    reply = run(engine, make_request(max_tokens=10))["r"]
+    assert [record.sequences[0].committed for record in engine.trace.last()] == [8, 1]
+    assert (len(reply.token_ids), reply.finish_reason) == (9, "stop")
+
+
+def test_b5_a_stop_string_and_eos_in_one_step() -> None:
+    # sglang 28802
+    model = scripted_model([*b"a!", EOS])
+    runner = FakeRunner(model, vocab_size=256)
+    reply = run(make_engine(model, runner=runner), make_request(stop=("!",)))["r"]
+    assert reply.visible == ("a", [97], "stop", "!")
+    runner = FakeRunner(scripted_model([97, EOS, 33]), vocab_size=256)
+    reply = run(make_engine(scripted_model([97, EOS, 33]), runner=runner), make_request(stop=("!",)))["r"]
+    assert reply.visible == ("a", [97, EOS], "stop", None)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 8])
+def test_b6_ids_and_text_are_cut_together_however_many_come_in_a_step(length: int) -> None:
+    # vllm 47616
+    model = scripted_model(list(b"so ha ha ha ha"))
+    engine = make_engine(
+        model, ScriptedSpeculator(model, length=length, vocab_size=256), runner=FakeRunner(model, vocab_size=256)
+    )
+    reply = run(engine, make_request(stop=(" ha ha ha",)))["r"]
+    assert reply.visible == ("so", list(b"so"), "stop", " ha ha ha")
+    assert reply.last is not None
+    assert reply.last.stats.committed == 2
+    assert reply.last.stats.accepted <= 2
+    assert engine.stats().generation_tokens == 2
+
+
+def test_b7_delivered_tokens_are_what_is_counted() -> None:
+    # ik_llama.cpp 2358: the limit in the middle of an accepted block
+    model = looping_model()
+    speculator = ScriptedSpeculator(model)
+    engine = make_engine(model, speculator)
+    reply = run(engine, make_request(max_tokens=11))["r"]
+    assert reply.last is not None
+    assert len(reply.token_ids) == reply.last.stats.committed == engine.stats().generation_tokens == 11
+    assert sum(len(outcome.committed_ids) for outcome in speculator.outcomes) == 11
+
+
+def test_b8_only_committed_tokens_are_accepted() -> None:
+    # vllm 56101: [d1, d2, EOS, d4, d5, bonus]
+    model = scripted_model([5, 6, EOS, 7, 8, 9])
+    speculator = ScriptedSpeculator(model, length=5)
+    engine = make_engine(model, speculator)
+    run(engine, make_request())
+    stats = engine.stats()
+    assert (stats.num_draft_tokens, stats.num_accepted_tokens, stats.accepted_per_position) == (5, 3, (1, 1, 1))
+    (outcome,) = speculator.outcomes
+    assert outcome.accepted_nodes.tolist() == [1, 2, 3]
+    assert outcome.committed_ids.tolist() == [5, 6, EOS]
+    assert outcome.bonus_id == 7
+
+
+def test_b9_a_draft_of_end_tokens_leaves_no_tail_behind_the_first() -> None:
+    # llama.cpp 28232
+    model = scripted_model([EOS])
+    engine = make_engine(model, ScriptedSpeculator(model, length=48))
+    assert run(engine, make_request("a", max_tokens=60))["a"].token_ids == [EOS]
+    assert run(engine, make_request("b", max_tokens=60, ignore_eos=True))["b"].token_ids == [EOS] * 60
+    assert run(engine, make_request("a", max_tokens=60))["a"].token_ids == [EOS]
+
+
+def test_b14_a_request_id_used_again_is_a_new_request() -> None:
+    # sglang 38129
+    model = looping_model()
+    engine = make_engine(model, Speculator(policy="goose"))
+    first, second = make_request("same", (1, 2, 3, 4, 5)), make_request("same", (7, 8), temperature=1.0, seed=3)
+    for request in (first, second, first):
+        expected = plain_reply(model, request, FakeTokenizer(specials=(EOS,)))
+        assert run(engine, request)["same"].visible == expected
+
+
+def test_b15_a_finished_request_does_not_slow_the_next() -> None:
+    # llama.cpp 27852: a long request, then a short one in the same slots
+    model = looping_model()
+    short = make_request("short", (3, 4), max_tokens=40)
+    fresh = run(make_engine(model, Speculator(policy="chain")), short)["short"].last
+    engine = make_engine(model, Speculator(policy="chain"))
+    run(engine, make_request("long", range(1, 60), max_tokens=150))
+    after = run(engine, short)["short"].last
+    assert fresh is not None
+    assert after is not None
+    assert after.stats == fresh.stats
+
+
+def test_a_step_mixes_trees_and_a_prefill_chunk_without_padding() -> None:
+    batches: list[StepBatch] = []
+    model = looping_model()
+    engine = make_engine(model, runner=FakeRunner(model, on_step=batches.append), max_batch_rows=32)
+    for name in "abc":
+        engine.add_request(make_request(name, (1, 2), max_tokens=40))
+    engine.step()
+    engine.add_request(make_request("d", range(1, 50), max_tokens=4))
+    engine.step()
+    batch = batches[-1]
+    assert [step.request_id for step in batch.sequences] == ["a", "b", "c", "d"]
+    assert [step.tree is not None for step in batch.sequences] == [True, True, True, False]
+    assert all(step.tree.num_nodes > 1 for step in batch.sequences if step.tree is not None)
+    assert batch.num_rows == sum(step.row_end - step.row_start for step in batch.sequences) <= 32
+    record = engine.trace.last(1)[0]
+    assert record.rows == batch.num_rows
+    assert [(part.request_id, part.tree_nodes > 0) for part in record.sequences][-1] == ("d", False)
+
+
+def test_cancelling_frees_everything_at_once() -> None:
+    engine = make_engine(max_running_requests=1)
+    speculator = engine._speculator
+    assert isinstance(speculator, ScriptedSpeculator)
+    engine.add_request(make_request("running", max_tokens=100))
+    engine.add_request(make_request("waiting"))
+    engine.step()
+    assert engine.stats().kv_slots_used > 0
+    engine.cancel("running")
+    engine.cancel("waiting")
+    engine.cancel("unknown")
+    stats = engine.stats()
+    assert (stats.num_requests_running, stats.num_requests_waiting, stats.kv_slots_used) == (0, 0, 0)
+    assert stats.finished_by_reason == {"abort": 2}
+    assert speculator.tokens == {}
+    assert not engine.has_work
+    assert engine.step() == []
+
+
+def test_abort_all_gives_everyone_a_last_output() -> None:
+    engine = make_engine(max_running_requests=1)
+    for name in "ab":
+        engine.add_request(make_request(name, max_tokens=100))
+    engine.step()
+    outputs = engine.abort_all()
+    assert [(output.request_id, output.finish_reason) for output in outputs] == [("a", "abort"), ("b", "abort")]
+    assert engine.stats().kv_slots_used == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "param", "code", "message"),
+    [
+        (make_request(prompt=()), "prompt", None, "at least one token"),
+        (make_request(prompt=(1, 64)), "prompt", None, "from 0 to 63"),
+        (make_request(prompt=(1, -1)), "prompt", None, "from 0 to 63"),
+        (make_request(prompt=(1, 2**70)), "prompt", None, "from 0 to 63"),
+        (make_request(policy="psychic"), "policy", None, "policy must be one of scripted, not 'psychic'"),
+        (
+            make_request(prompt=[1] * 50, max_tokens=51),
+            None,
+            "context_length_exceeded",
+            r"maximum context length is 100 tokens, but 101 were requested \(50 in the prompt, 51 for the completion\)",
+        ),
+        (make_request(prompt=[1] * 200), None, "context_length_exceeded", "216 were requested"),
+    ],
+)
+def test_a_request_that_can_never_be_served_is_refused_and_leaves_nothing(
+    request_: GenerationRequest, param: str | None, code: str | None, message: str
+) -> None:
+    engine = make_engine(max_model_len=100)
+    with pytest.raises(InvalidRequestError, match=message) as refusal:
+        engine.add_request(request_)
+    assert (refusal.value.param, refusal.value.code) == (param, code)
+    assert not engine.has_work
+    run(engine, make_request(prompt=[1] * 50, max_tokens=50))
+
+
+def test_b12_what_the_pool_cannot_hold_is_refused_and_what_it_just_holds_is_served() -> None:
+    # TensorRT-LLM 16826
+    model = looping_model()
+    engine = make_engine(model, runner=FakeRunner(model, num_slots=64))
+    assert engine.max_model_len == 64
+    with pytest.raises(InvalidRequestError, match="KV cache holds 64 tokens, but 65 were requested"):
+        engine.add_request(make_request(prompt=[1] * 60, max_tokens=5))
+    request = make_request(prompt=[1] * 60, max_tokens=4)
+    assert run(engine, request)["r"].visible == plain_reply(model, request, FakeTokenizer(specials=(EOS,)))
+
+
+def test_a_request_id_in_use_is_refused_and_the_first_goes_on() -> None:
+    engine = make_engine()
+    engine.add_request(make_request("a"))
+    with pytest.raises(InvalidRequestError, match="'a' is in use"):
+        engine.add_request(make_request("a", (4, 5)))
+    assert engine.step()[0].request_id == "a"
+
+
+@pytest.mark.parametrize(("max_running", "max_waiting"), [(2, 3), (2, 0)])
+def test_more_than_may_wait_is_refused(max_running: int, max_waiting: int) -> None:
+    engine = make_engine(max_running_requests=max_running, max_waiting_requests=max_waiting)
+    for number in range(max_running + max_waiting):
+        engine.add_request(make_request(str(number)))
+    with pytest.raises(OverloadedError, match=f"holds {max_running + max_waiting} requests") as refusal:
+        engine.add_request(make_request("one more"))
+    assert refusal.value.retry_after_s > 0
+    engine.cancel("0")
+    engine.add_request(make_request("one more"))
+
+
+def test_b18_ten_thousand_bad_requests_leave_every_count_where_it_was() -> None:
+    # DeepSpeed-MII 489
+    engine = make_engine()
+    before = engine.stats()
+    for number in range(10_000):
+        with pytest.raises(InvalidRequestError):
+            engine.add_request(make_request(str(number), prompt=() if number % 2 else [1] * 300))
+    assert engine.stats() == before
+    engine.check_integrity()
+
+
+def test_a_failing_forward_kills_the_engine_for_good() -> None:
+    def fail(batch: StepBatch) -> None:
+        if batch.step_id == 1:
+            raise MemoryError("out of memory")
+
+    engine = make_engine(runner=FakeRunner(on_step=fail))
+    engine.add_request(make_request(max_tokens=100))
+    engine.step()
+    engine.check_health()
+    with pytest.raises(EngineDeadError, match="step 1 failed: out of memory") as death:
+        engine.step()
+    assert isinstance(death.value.__cause__, MemoryError)
+    for verb in (engine.step, engine.check_health, lambda: engine.add_request(make_request("b"))):
+        with pytest.raises(EngineDeadError, match="out of memory"):
+            verb()
+    engine.cancel("r")
+
+
+def test_a_dead_runner_shows_in_the_health() -> None:
+    runner = FakeRunner()
+    engine = make_engine(runner=runner)
+    engine.check_health()
+    runner.failure = EngineDeadError("rank 1 is gone")
+    with pytest.raises(EngineDeadError, match="rank 1"):
+        engine.check_health()
+
+
+def test_a_reply_that_cannot_be_decoded_aborts_its_request_alone() -> None:
+    model = looping_model()
+    tokenizer = FakeTokenizer(specials=(EOS,))
+    bad, good = make_request("bad", (1, 2), max_tokens=40), make_request("good", (3, 4), max_tokens=40)
+    expected = plain_reply(model, good, tokenizer)
+    only_in_bad = set(plain_reply(model, bad, tokenizer)[1]) - set(expected[1])
+    tokenizer.fails_on = min(only_in_bad)
+    engine = make_engine(model, ScriptedSpeculator(model, length=0), tokenizer=tokenizer)
+    replies = run(engine, bad, good)
+    assert replies["bad"].finish_reason == "abort"
+    assert replies["good"].visible == expected
+    assert engine.stats().finished_by_reason == {"abort": 1, "length": 1}
+    engine.check_health()
+
+
+def test_preemption_changes_no_reply_and_is_counted() -> None:
+    model = looping_model()
+    requests = [make_request(str(n), range(1, 4 + n), max_tokens=40, temperature=n % 2, seed=n) for n in range(5)]
+    engine = make_engine(model, Speculator(policy="goose"), runner=FakeRunner(model, num_slots=80), budget=8)
+    replies = run(engine, *requests)
+    for request in requests:
+        expected = plain_reply(model, request, FakeTokenizer(specials=(EOS,)))
+        assert replies[request.request_id].visible == expected
+    assert engine.stats().num_preemptions > 0
+
+
+def test_the_speculator_hears_of_every_row_once_and_in_order() -> None:
+    model = looping_model()
+    speculator = ScriptedSpeculator(model, harvest_k=3, length=2)
+    prompt = tuple(range(1, 30))
+    run(make_engine(model, speculator, max_batch_rows=8), make_request(prompt=prompt, max_tokens=9))
+    tokens = [token for harvest in speculator.harvests for token in harvest.token_ids.tolist()]
+    previous = [token for harvest in speculator.harvests for token in harvest.previous_ids.tolist()]
+    assert tokens[: len(prompt)] == list(prompt)
+    assert previous[: len(prompt)] == [-1, *prompt[:-1]]
+    # every draft is right, so the rest is the output without its last token, which is never computed
+    assert (
+        tokens[len(prompt) :] == plain_reply(model, make_request(prompt=prompt, max_tokens=9), FakeTokenizer())[1][:-1]
+    )
+    assert all(harvest.top_ids.shape == (len(harvest.token_ids), 3) for harvest in speculator.harvests)
+
+
+def test_a_recomputed_prefix_is_not_harvested_again() -> None:
+    model = looping_model()
+    requests = [make_request(str(n), range(1, 12), max_tokens=40) for n in range(3)]
+    speculator = ScriptedSpeculator(model, num_right=0, length=0, harvest_k=1)
+    engine = make_engine(model, speculator, runner=FakeRunner(model, num_slots=60), budget=1)
+    run(engine, *requests)
+    assert engine.stats().num_preemptions > 0
+    rows = sum(len(harvest.token_ids) for harvest in speculator.harvests)
+    assert rows == sum(11 + 40 - 1 for _ in requests)
+
+
+def test_the_speculator_is_told_what_ends_a_draft_and_whose_it_is() -> None:
+    speculator = ScriptedSpeculator(looping_model())
+    engine = make_engine(speculator=speculator)
+    engine.add_request(make_request("a", stop_token_ids=(7,)))
+    engine.add_request(make_request("b", stop_token_ids=(7,), ignore_eos=True))
+    engine.step()
+    assert speculator.stop_token_ids == {"a": frozenset({EOS, 7}), "b": frozenset({7})}
+
+
+def test_latency_is_measured_from_arrival() -> None:
+    ticks = itertools.count(100.0)
+    engine = make_engine(clock=lambda: next(ticks))
+    engine.add_request(make_request(max_tokens=9), arrived_s=50.0)
+    engine.step()
+    stats = engine.stats()
+    assert (stats.ttft_seconds.count, stats.e2e_seconds.count) == (1, 1)
+    assert 50.0 < stats.ttft_seconds.sum <= stats.e2e_seconds.sum < 70.0
+    assert stats.inter_token_seconds.count == 8
+
+
+def test_counters_of_a_run_add_up() -> None:
+    engine = make_engine()
+    replies = run(engine, *(make_request(name, (1, 2, 3), max_tokens=20) for name in "abc"))
+    stats = engine.stats()
+    lasts = [reply.last for reply in replies.values() if reply.last is not None]
+    assert stats.prompt_tokens == 9
+    assert stats.generation_tokens == sum(last.stats.committed for last in lasts) == 60
+    assert stats.num_draft_tokens == sum(last.stats.drafted for last in lasts)
+    assert stats.num_accepted_tokens == sum(last.stats.accepted for last in lasts) == sum(stats.accepted_per_position)
+    assert stats.num_steps == len(engine.trace.last())
+    assert stats.num_rows == sum(record.rows for record in engine.trace.last())
+    assert stats.forward_seconds == pytest.approx(0.001 * stats.num_steps)
+    assert stats.finished_by_reason == {"length": 3}
+
+
+def test_the_trace_keeps_the_last_256_steps() -> None:
+    model = looping_model()
+    engine = make_engine(
+        model, ScriptedSpeculator(model, length=0), runner=FakeRunner(model, num_slots=600, max_model_len=600)
+    )
+    run(engine, make_request(max_tokens=300))
+    assert [record.step_id for record in engine.trace.last()] == list(range(44, 300))
+    assert [record.step_id for record in engine.trace.last(2)] == [298, 299]
+    assert engine.trace.last(0) == ()
+
+
+def test_steps_are_logged_where_wanted(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "goose_ray"):
+        run(make_engine(), make_request("quiet", max_tokens=5))
+        assert not caplog.records
+        run(make_engine(step_log=True), make_request("loud", (1, 2, 3), max_tokens=5))
+    assert "step 0: 7 rows [loud: 2p+5t -> 5]" in caplog.text
+
+
+def test_a_seeded_reply_is_the_same_under_every_policy() -> None:
+    model = looping_model()
+    request = replace(make_request(max_tokens=40), sampling=SamplingParams(max_tokens=40, temperature=0.8, seed=11))
+    replies = []
+    for policy, budget, rows in (("autoregressive", 1, 8), ("chain", 6, 16), ("goose", 20, 64)):
+        engine = make_engine(model, Speculator(policy=policy, budget=budget), max_batch_rows=rows, budget=budget)
+        replies.append(run(engine, request)["r"].visible)
+    assert replies[0] == replies[1] == replies[2] == plain_reply(model, request, FakeTokenizer(specials=(EOS,)))
+
+
+def test_shutdown_frees_the_runner() -> None:
+    runner = FakeRunner()
+    make_engine(runner=runner).shutdown()
+    assert runner.is_shut_down
+
+
+def test_a_runner_that_breaks_its_contract_is_found_out() -> None:
+    class Silent(FakeRunner):
+        def execute(self, batch: StepBatch) -> StepOutput:
+            return replace(super().execute(batch), paths=(None,) * len(batch.sequences))
+
+    engine = make_engine(runner=Silent())
+    engine.add_request(make_request())
+    with pytest.raises(EngineDeadError, match="the runner gave None for a tree step"):
+        engine.step()
+
+
+def test_tokens_are_python_integers() -> None:
+    # What is serialised to JSON must not be numpy's.
+    (output,) = [run(make_engine(), make_request(max_tokens=3))["r"].last]
+    assert output is not None
+    assert all(type(token) is int for token in output.token_ids)
+    assert type(output.stats.committed) is int
