@@ -59,6 +59,8 @@ class GooseServer:
             )
             async with aclosing(self._engine.generate(request)) as outputs:
                 async for output in outputs:
+                    if output.finish_reason == "abort":
+                        raise EngineDeadError("the engine gave this request up; its log says why")
                     yield _delta(output, prompt)
                     prompt = None
         except InvalidRequestError as error:

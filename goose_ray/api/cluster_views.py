@@ -91,6 +91,8 @@ def _replica(replica: ReplicaView) -> dict[str, Any]:
     return {
         "replica_id": report.incarnation.replica_id,
         "incarnation": report.incarnation.id,
+        "host": report.incarnation.host,
+        "pid": report.incarnation.pid,
         "started_at": report.incarnation.started_at,
         "live": replica.live,
         "healthy": replica.live and report.healthy,

@@ -4,8 +4,7 @@ The only part of the HTTP side that knows Ray.
 """
 
 import logging
-import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -15,8 +14,9 @@ from ray.serve.handle import DeploymentHandle
 
 from goose_ray.api.backend import ClusterState, ReplicaSteps
 from goose_ray.api.calls import Delta, Failure, GenerateCall
+from goose_ray.api.failover import Delivery
 from goose_ray.errors import EngineDeadError, GooseRayError, OverloadedError
-from goose_ray.telemetry.acceptance_state import AcceptanceState
+from goose_ray.telemetry.acceptance_state import AcceptanceState, ClusterView
 from goose_ray.telemetry.aggregator_link import AggregatorAwayError, AggregatorLink
 from goose_ray.telemetry.report import ReplicaReport
 
@@ -24,8 +24,8 @@ __all__ = ["ServeBackend"]
 
 logger = logging.getLogger(__name__)
 
-# A request whose replica dies before anything of the answer was passed on is given to another one, once: more would
-# let a request that kills its replica take the whole deployment down.
+# A request whose replica dies goes on on another one, once: more would let a request that kills its replica take the
+# whole deployment down.
 _ATTEMPTS = 2
 # Control calls wait for a free slot of the replica as requests do; a replica that is full is reported from memory.
 _CONTROL_TIMEOUT_S = 1.0
@@ -42,21 +42,23 @@ class ServeBackend:
     def __init__(self, handle: DeploymentHandle[Any]) -> None:
         self._handle = handle
         self._generate = handle.options(method_name="generate", stream=True)
+        self._remembers = True
         self._aggregator = AggregatorLink(self._find_aggregator, timeout_s=_CONTROL_TIMEOUT_S)
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
+        delivery = Delivery()
         for attempt in range(1, _ATTEMPTS + 1):
-            begun = False
+            delivery.start_run()
             try:
                 async with aclosing(self._attempt(call)) as deltas:
                     async for delta in deltas:
-                        begun = True
-                        yield delta
+                        if (fresh := delivery.unsent(delta)) is not None:
+                            yield fresh
                 return
             except _ReplicaLostError:
-                if begun or attempt == _ATTEMPTS:
+                if attempt == _ATTEMPTS:
                     raise
-                logger.warning("the replica of request %s died before it answered; trying another", call.request_id)
+                logger.warning("the replica of request %s died; another one goes on with it", call.request_id)
 
     async def _attempt(self, call: GenerateCall) -> AsyncGenerator[Delta]:
         response = self._generate.remote(call)
@@ -80,14 +82,12 @@ class ServeBackend:
     async def cluster(self) -> ClusterState:
         reports = [report for report in await self._ask_all("report") if isinstance(report, ReplicaReport)]
         try:
-            return ClusterState(await self._aggregator.exchange(reports), remembered=True)
+            view = await self._aggregator.exchange(reports)
         except AggregatorAwayError as error:
-            logger.warning("%s", error)
-        now = time.monotonic()
-        state = AcceptanceState(live_for_s=_CONTROL_TIMEOUT_S)
-        for report in reports:
-            state.observe(report, now)
-        return ClusterState(state.view(now), remembered=False)
+            self._note_memory(False, str(error))
+            return ClusterState(_view_of(reports), remembered=False)
+        self._note_memory(True, "the acceptance aggregator is back")
+        return ClusterState(view, remembered=True)
 
     async def steps(self, count: int) -> list[ReplicaSteps]:
         return [steps for steps in await self._ask_all("steps", count) if isinstance(steps, ReplicaSteps)]
@@ -99,9 +99,15 @@ class ServeBackend:
                 timeout_s=_CONTROL_TIMEOUT_S, return_exceptions=True
             )
         except (TimeoutError, RayError, RayServeException) as error:
-            logger.warning("replicas did not answer %s: %s", method, error)
+            logger.debug("replicas did not answer %s: %s", method, error)
             return []
         return answers
+
+    def _note_memory(self, remembers: bool, message: str) -> None:
+        """Logs changes alone: whoever polls an endpoint would fill the log with the rest."""
+        if remembers is not self._remembers:
+            self._remembers = remembers
+            logger.warning("%s", message)
 
     async def _find_aggregator(self) -> Any:
         """An actor can be looked up from inside its own deployment alone, so a replica does it."""
@@ -109,6 +115,14 @@ class ServeBackend:
             return await self._handle.aggregator.remote()
         except RayServeException as error:
             raise AggregatorAwayError(f"no replica can say where the acceptance aggregator is: {error}") from error
+
+
+def _view_of(reports: Sequence[ReplicaReport]) -> ClusterView:
+    """What the replicas say of themselves right now, without any memory."""
+    state = AcceptanceState(live_for_s=1.0)
+    for report in reports:
+        state.observe(report, 0.0)
+    return state.view(0.0)
 
 
 def _as_ours(error: Exception) -> GooseRayError:

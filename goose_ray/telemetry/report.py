@@ -4,6 +4,8 @@ An *incarnation* is one life of a replica's process. Counters start at zero with
 all that the earlier ones said, and a lost, repeated, late or reordered one does no harm.
 """
 
+import os
+import socket
 import time
 import uuid
 from dataclasses import dataclass, field
@@ -20,6 +22,8 @@ class Incarnation:
     # unix time, seconds
     started_at: float = field(default_factory=time.time)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

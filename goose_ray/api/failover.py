@@ -1,0 +1,52 @@
+"""Continuing an answer on another replica: the request runs again from its start and what was passed on is left out.
+
+Every request has a seed, so a run anywhere gives the same tokens; a run that does not (numerics of unlike hardware)
+is refused rather than spliced. Knows nothing about replicas or calls.
+"""
+
+from dataclasses import replace
+
+from goose_ray.api.calls import Delta
+from goose_ray.errors import EngineDeadError
+
+__all__ = ["Delivery"]
+
+
+class Delivery:
+    """What of one answer has been passed on, over all runs of its request."""
+
+    def __init__(self) -> None:
+        self._token_ids: list[int] = []
+        self._num_chars = 0
+        self._prompt_sent = False
+        # where the run in progress is, in tokens and characters
+        self._run_tokens = 0
+        self._run_chars = 0
+
+    def start_run(self) -> None:
+        """A run of the request begins, from its first token."""
+        self._run_tokens = self._run_chars = 0
+
+    def unsent(self, delta: Delta) -> Delta | None:
+        """The part of the run's next delta that is new, None if there is none; it counts as passed on.
+
+        Raises EngineDeadError if the run gives other tokens than those that were passed on.
+        """
+        known = self._token_ids[self._run_tokens : self._run_tokens + len(delta.token_ids)]
+        if list(delta.token_ids[: len(known)]) != known:
+            raise EngineDeadError("the replica died, and another one gives a different answer from the same seed")
+        known_chars = min(len(delta.text), self._num_chars - self._run_chars)
+        self._run_tokens += len(delta.token_ids)
+        self._run_chars += len(delta.text)
+        fresh = replace(
+            delta,
+            token_ids=delta.token_ids[len(known) :],
+            text=delta.text[known_chars:],
+            prompt=None if self._prompt_sent else delta.prompt,
+        )
+        if not (fresh.token_ids or fresh.text or fresh.prompt or fresh.finish_reason):
+            return None
+        self._token_ids.extend(fresh.token_ids)
+        self._num_chars += len(fresh.text)
+        self._prompt_sent |= delta.prompt is not None
+        return fresh

@@ -1,0 +1,156 @@
+"""Two replicas and their aggregator: what they count together, and what is left when one of them dies."""
+
+import asyncio
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import ray
+
+from serve.helpers import MODEL, Server, async_client, eventually
+
+SERVER = {"autoscaling_config": {"min_replicas": 2, "max_replicas": 2, "target_ongoing_requests": 8}}
+
+PROMPTS = ("Count from one to ten.", "List the days of the week.", "Say hello three times.")
+
+
+@pytest.fixture(autouse=True)
+def both_replicas(server: Server) -> None:
+    """A replica reports itself before Serve sends it requests: wait until both get them."""
+    eventually(lambda: len(replicas_behind_the_router(server)) == 2, within_s=120, what="two replicas to send to")
+
+
+def acceptance(server: Server) -> Any:
+    return server.get("/v1/goose/acceptance")
+
+
+def live_replicas(server: Server) -> dict[str, Any]:
+    """By incarnation."""
+    return {r["incarnation"]: r for r in acceptance(server)["replicas"] if r["healthy"]}
+
+
+def replicas_behind_the_router(server: Server) -> set[str]:
+    return {replica["replica_id"] for replica in server.get("/v1/goose/steps?last=1")["replicas"]}
+
+
+def counts_of(sources: dict[str, Any]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for name, source in sources.items():
+        counts[f"{name} attempted"] += source["attempted"]
+        counts[f"{name} accepted"] += source["accepted"]
+    return +counts
+
+
+def sum_of(parts: Iterable[Counter[str]]) -> Counter[str]:
+    return sum(parts, Counter())
+
+
+def load(server: Server, num_requests: int) -> Counter[str]:
+    """Sends requests together; what their answers say was attempted and accepted."""
+
+    async def send() -> list[Any]:
+        async with async_client(server) as client:
+            return await asyncio.gather(
+                *(
+                    client.chat.completions.create(
+                        model=MODEL,
+                        messages=[{"role": "user", "content": PROMPTS[number % len(PROMPTS)]}],
+                        temperature=0,
+                        max_tokens=12,
+                        extra_body={"return_goose_stats": True},
+                    )
+                    for number in range(num_requests)
+                )
+            )
+
+    return sum_of(counts_of(answer.model_extra["goose"]["sources"]) for answer in asyncio.run(send()))
+
+
+def aggregator_names() -> list[str]:
+    return [a["name"] for a in ray.util.list_named_actors(all_namespaces=True) if "acceptance_aggregator" in a["name"]]
+
+
+def test_the_aggregate_is_the_sum_of_what_the_replicas_counted(server: Server) -> None:
+    before = acceptance(server)
+    told = load(server, 12)
+    after = acceptance(server)
+    assert after["remembered"]
+    own = {r["incarnation"]: counts_of(r["sources"]) for r in after["replicas"]}
+    total = counts_of(after["sources"])
+    assert total == sum_of(own.values()) + counts_of(after["retired"]["sources"])
+    assert total - counts_of(before["sources"]) == told
+    assert sum(value for key, value in total.items() if "attempted" in key) == after["total"]["attempted"]
+    took_part = [i for i in live_replicas(server) if own[i]]
+    assert len(took_part) == 2, "12 requests at once went to one replica"
+
+
+def test_a_killed_aggregator_is_replaced_and_whole_again(server: Server) -> None:
+    load(server, 4)
+    before = acceptance(server)
+    (name,) = aggregator_names()
+    old = ray.get_actor(name, namespace="serve")
+    old_id = old._actor_id
+    ray.kill(old)
+    # meanwhile the answer is put together from the replicas themselves
+    assert counts_of(acceptance(server)["sources"]) == counts_of(before["sources"])
+    eventually(lambda: acceptance(server)["remembered"], within_s=60, what="a new aggregator")
+    (name,) = aggregator_names()
+    assert ray.get_actor(name, namespace="serve")._actor_id != old_id
+    after = acceptance(server)
+    assert counts_of(after["sources"]) == counts_of(before["sources"])
+    assert {r["incarnation"] for r in after["replicas"]} == {r["incarnation"] for r in before["replicas"]}
+
+
+def test_a_killed_replica_is_replaced_while_the_other_answers(server: Server) -> None:
+    load(server, 4)
+    before = counts_of(acceptance(server)["sources"])
+    replicas = live_replicas(server)
+    victim, survivor = replicas
+    os.kill(replicas[victim]["pid"], signal.SIGKILL)
+    answers = 0
+
+    def is_replaced() -> bool:
+        nonlocal answers
+        server.chat("Hi", max_tokens=2)
+        answers += 1
+        live = live_replicas(server)
+        return len(live) == 2 and victim not in live
+
+    eventually(is_replaced, within_s=120, what="a new replica")
+    assert answers > 1
+    after = acceptance(server)
+    assert survivor in live_replicas(server)
+    # what the dead one had counted stays in the sum
+    missing = before - counts_of(after["sources"])
+    assert not missing
+    assert [r["live"] for r in after["replicas"] if r["incarnation"] == victim] == [False]
+
+
+def test_requests_on_their_way_when_a_replica_dies_are_answered_by_the_other(server: Server) -> None:
+    async def scenario() -> list[str]:
+        async with async_client(server) as client:
+            sending = [
+                asyncio.create_task(
+                    client.chat.completions.create(
+                        model=MODEL,
+                        messages=[{"role": "user", "content": "Tell me a story."}],
+                        max_tokens=24,
+                        temperature=0.9,
+                        seed=7,
+                        extra_body={"ignore_eos": True},
+                    )
+                )
+                for _ in range(4)
+            ]
+            while await asyncio.to_thread(server.metric, "vllm:num_requests_running") < 4:
+                await asyncio.sleep(0.05)
+            victim = next(iter(live_replicas(server).values()))
+            os.kill(victim["pid"], signal.SIGKILL)
+            return [(await task).choices[0].message.content or "" for task in sending]
+
+    texts = asyncio.run(scenario())
+    assert len(set(texts)) == 1, "the same seed must give the same text wherever it runs"
+    assert texts[0]

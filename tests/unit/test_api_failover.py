@@ -1,0 +1,53 @@
+"""An answer that is begun on one replica and finished on another reads as one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goose_ray.api.calls import Delta, PromptInfo
+from goose_ray.api.failover import Delivery
+from goose_ray.errors import EngineDeadError
+
+# an answer as (token id, its text) pairs; some tokens end inside a character and give no text of their own
+ANSWER = st.lists(st.tuples(st.integers(0, 9), st.text(max_size=3)), min_size=1, max_size=12)
+
+
+def run_of(answer: list[tuple[int, str]], cuts: list[int]) -> list[Delta]:
+    """The answer in steps: a step ends after each of the `cuts` and at the end."""
+    ends = sorted({min(cut, len(answer)) for cut in cuts if cut > 0} | {len(answer)})
+    deltas = []
+    for start, end in zip([0, *ends], ends, strict=False):
+        part = answer[start:end]
+        deltas.append(
+            Delta(
+                text="".join(text for _, text in part),
+                token_ids=tuple(token for token, _ in part),
+                prompt=PromptInfo(3) if start == 0 else None,
+                finish_reason="length" if end == len(answer) else None,
+            )
+        )
+    return deltas
+
+
+@given(ANSWER, st.lists(st.integers(1, 12)), st.lists(st.integers(1, 12)), st.integers(0, 12))
+def test_nothing_is_missing_and_nothing_comes_twice(
+    answer: list[tuple[int, str]], first_cuts: list[int], second_cuts: list[int], died_after: int
+) -> None:
+    delivery = Delivery()
+    first = run_of(answer, first_cuts)
+    received = [delivery.unsent(delta) for delta in first[: min(died_after, len(first) - 1)]]
+    delivery.start_run()
+    received += [delivery.unsent(delta) for delta in run_of(answer, second_cuts)]
+    sent = [delta for delta in received if delta is not None]
+    assert [token for delta in sent for token in delta.token_ids] == [token for token, _ in answer]
+    assert "".join(delta.text for delta in sent) == "".join(text for _, text in answer)
+    assert [delta.prompt for delta in sent if delta.prompt] == [PromptInfo(3)]
+    assert [delta.finish_reason for delta in sent if delta.finish_reason] == ["length"]
+
+
+def test_another_answer_is_not_spliced() -> None:
+    delivery = Delivery()
+    delivery.unsent(Delta(text="ab", token_ids=(1, 2), prompt=PromptInfo(1)))
+    delivery.start_run()
+    with pytest.raises(EngineDeadError, match="different answer"):
+        delivery.unsent(Delta(text="ax", token_ids=(1, 3)))
