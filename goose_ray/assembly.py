@@ -3,6 +3,9 @@
 Knows every floor below and decides nothing but device, dtype and threads.
 """
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import torch
 
 from goose.errors import UnknownNameError
@@ -12,19 +15,34 @@ from goose_ray.engine.engine import Engine
 from goose_ray.engine.loop import EngineLoop
 from goose_ray.errors import ConfigError
 from goose_ray.models.loader import load_model, resolve
-from goose_ray.models.tokenizer import load_tokenizer
+from goose_ray.models.tokenizer import HFTokenizer, load_tokenizer
 from goose_ray.runner.local import LocalRunner
 
-__all__ = ["build_engine", "choose_device", "choose_dtype"]
+__all__ = ["ReplicaParts", "build_engine", "choose_device", "choose_dtype", "load_parts", "new_engine"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaParts:
+    """What is loaded once in a replica's life. Engines above it may follow one another, never run side by side."""
+
+    path: Path
+    tokenizer: HFTokenizer
+    runner: LocalRunner
 
 
 def build_engine(config: GooseConfig) -> EngineLoop:
     """The engine loop of one replica, not started. Fetches and converts the model if need be.
 
-    Sets this process's number of CPU threads if the configuration names one. Raises ConfigError naming the field,
-    ModelLoadError if the model cannot be had or run.
+    Raises ConfigError naming the field, ModelLoadError if the model cannot be had or run.
     """
-    speculator = _speculator(config.engine)
+    speculator = _speculator(config.engine)  # first: a wrong name shows before the model is loaded
+    parts = load_parts(config)
+    engine = Engine(parts.runner, speculator, parts.tokenizer, config.engine)
+    return EngineLoop(engine, stall_timeout_s=config.engine.stall_timeout_s)
+
+
+def load_parts(config: GooseConfig) -> ReplicaParts:
+    """Loads model and tokenizer. Sets this process's number of CPU threads if the configuration names one."""
     device = choose_device(config.device)
     if config.engine.num_threads is not None:
         torch.set_num_threads(config.engine.num_threads)
@@ -36,8 +54,12 @@ def build_engine(config: GooseConfig) -> EngineLoop:
         num_slots=config.engine.kv_cache_tokens,
         max_model_len=config.engine.max_model_len,
     )
-    engine = Engine(runner, speculator, tokenizer, config.engine)
-    return EngineLoop(engine, stall_timeout_s=config.engine.stall_timeout_s)
+    return ReplicaParts(path, tokenizer, runner)
+
+
+def new_engine(parts: ReplicaParts, config: EngineConfig) -> Engine:
+    """An engine that has seen nothing yet: no requests, no drafts, no counts."""
+    return Engine(parts.runner, _speculator(config), parts.tokenizer, config)
 
 
 def choose_device(name: str) -> torch.device:

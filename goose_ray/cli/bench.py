@@ -1,10 +1,174 @@
 """`goose bench`: measure."""
 
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import click
+
+from goose_ray.config import EMBEDDED_MODEL, EngineConfig, GooseConfig
 
 __all__ = ["bench"]
 
 
 @click.group()
 def bench() -> None:
-    """Measure acceptance, exactness and speed."""
+    """Measure acceptance and exactness."""
+
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def _prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--prompts FILE…`: click's options take one value each, so that what follows the first arrives as arguments."""
+    for add in (
+        click.argument("more_files", nargs=-1, type=_FILE, metavar="[FILE]..."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."),
+        click.option("--model", default=EMBEDDED_MODEL, show_default=True, help="Embedded model, hub id or path."),
+        click.option("--max-tokens", default=128, show_default=True, type=click.IntRange(min=1), help="In a reply."),
+        click.option("--chat", is_flag=True, help="Wrap raw prompts in the model's chat template."),
+        click.option("--limit", type=click.IntRange(min=1), help="Lines of each file; default: all."),
+        click.option(
+            "--prompts",
+            "files",
+            type=_FILE,
+            multiple=True,
+            required=True,
+            help="Prompt files, one JSON object a line; a file's name is its benchmark's.",
+        ),
+    ):
+        command = add(command)
+    return command
+
+
+@bench.command()
+@_prompt_options
+@click.option("--policy", default=EngineConfig().policy, show_default=True, help="Tree policy.")
+@click.option(
+    "--budget",
+    default=EngineConfig().budget,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Nodes verified per step, anchor included.",
+)
+@click.option("--concurrency", default=1, show_default=True, type=click.IntRange(min=1), help="Dialogues at a time.")
+@click.option(
+    "--reference",
+    type=click.Choice(["engine", "transformers"]),
+    default="engine",
+    show_default=True,
+    help="Plain greedy decoding to compare with: this engine's policy autoregressive, or transformers' generate.",
+)
+def tau(
+    files: tuple[Path, ...],
+    more_files: tuple[Path, ...],
+    limit: int | None,
+    chat: bool,
+    max_tokens: int,
+    model: str,
+    as_json: bool,
+    policy: str,
+    budget: int,
+    concurrency: int,
+    reference: str,
+) -> None:
+    """Mean acceptance length (tau) of a policy: committed tokens per step, bonus token included.
+
+    A line of a prompt file has an `id` and one of: `prompt` (raw text), `turns` (user turns, each answered by the
+    model) or `messages` (a recorded conversation; the model writes each assistant message anew, with the recorded ones
+    as history). Prompts longer than the context less --max-tokens are cut in the middle.
+
+    Every reply is compared with plain greedy decoding; `exact` is true if all its tokens are the same.
+
+    \b
+    goose bench tau --prompts gsm8k.jsonl --policy goose --budget 60 --limit 10 --json
+    goose bench tau --chat --prompts humaneval.jsonl mt_bench.jsonl --policy chain
+    """
+    from goose_ray.bench.prompts import read_prompt_files
+    from goose_ray.bench.report import tau_json, tau_table
+    from goose_ray.bench.runs import prepare_tau, with_progress
+
+    prompts = read_prompt_files([*files, *more_files], limit=limit)
+    engine = EngineConfig(policy=policy, budget=budget, max_running_requests=concurrency)
+    run = prepare_tau(
+        GooseConfig(model=model, engine=engine),
+        chat=chat,
+        max_tokens=max_tokens,
+        concurrency=concurrency,
+        against_transformers=reference == "transformers",
+    )
+    results = [with_progress(run, file, shown=sys.stderr.isatty()) for file in prompts]
+    if as_json:
+        click.echo(json.dumps(tau_json(policy, budget, results), indent=2))
+    else:
+        click.echo(tau_table(policy, budget, results))
+
+
+@bench.command()
+@_prompt_options
+@click.option("--base-url", help="Check this running server; default: an engine in this process.")
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    default=("autoregressive", "chain", "goose"),
+    show_default=True,
+    help="Tree policy; repeat for more.",
+)
+@click.option(
+    "--concurrency",
+    "concurrencies",
+    multiple=True,
+    default=(1, 8),
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Requests at a time; repeat for more.",
+)
+@click.option("--temperature", default=0.0, show_default=True, help="Above 0: check seeded sampling too.")
+@click.option("--max-prompt-tokens", default=4096, show_default=True, help="Longer prompts are cut in the middle.")
+def exact(
+    files: tuple[Path, ...],
+    more_files: tuple[Path, ...],
+    limit: int | None,
+    chat: bool,
+    max_tokens: int,
+    model: str,
+    as_json: bool,
+    base_url: str | None,
+    policies: tuple[str, ...],
+    concurrencies: tuple[int, ...],
+    temperature: float,
+    max_prompt_tokens: int,
+) -> None:
+    """Is the output, token for token, that of transformers' generate(do_sample=False)?
+
+    Sends the first request of every dialogue, under each policy and at each concurrency. With --temperature also
+    whether seeded sampling draws the same tokens under each policy. Where a reply differs, the reference's logit gap
+    between the two tokens tells rounding (a gap of about 1e-4 or less) from a fault; either counts as a difference,
+    and the exit status is then 1.
+
+    \b
+    goose bench exact --prompts gsm8k.jsonl mt_bench.jsonl --limit 10
+    goose bench exact --prompts gsm8k.jsonl --base-url http://localhost:8000 --temperature 0.8
+    """
+    from goose_ray.bench.prompts import read_prompt_files
+    from goose_ray.bench.report import exact_json, exact_lines
+    from goose_ray.bench.runs import run_exact
+
+    checks = run_exact(
+        GooseConfig(model=model),
+        read_prompt_files([*files, *more_files], limit=limit),
+        base_url=base_url,
+        policies=policies,
+        concurrencies=concurrencies,
+        max_tokens=max_tokens,
+        max_prompt_tokens=max_prompt_tokens,
+        chat=chat,
+        temperature=temperature,
+        shown=sys.stderr.isatty(),
+    )
+    click.echo(json.dumps(exact_json(checks), indent=2) if as_json else exact_lines(checks))
+    if any(check.differences for check in checks):
+        sys.exit(1)

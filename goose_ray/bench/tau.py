@@ -1,0 +1,137 @@
+"""Acceptance of one policy over prompt files: what each step commits, what it verifies, and that nothing changed.
+
+Knows neither files' formats nor how results are shown.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from goose_ray.assembly import ReplicaParts, new_engine
+from goose_ray.bench.prompts import PromptFile
+from goose_ray.bench.references import ReferenceStore
+from goose_ray.bench.replies import Reply, Session, greedy, hold
+from goose_ray.config import EngineConfig
+from goose_ray.engine.request import SourceStats
+from goose_ray.engine.stats import add_sources
+
+__all__ = ["BenchmarkTau", "Part", "TauRun", "copy_share", "macro_tau"]
+
+# A reply with at least this share of its 4-grams copied counts as repetitive.
+_REPETITIVE_SHARE = 0.5
+_GRAM = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of a benchmark's replies. `tau` is committed tokens a step, bonus included; 0 where there are none."""
+
+    requests: int
+    tokens: int
+    steps: int
+
+    @classmethod
+    def of(cls, replies: Sequence[Reply]) -> "Part":
+        steps = sum(reply.stats.steps for reply in replies)
+        return cls(len(replies), sum(reply.stats.committed for reply in replies), steps)
+
+    @property
+    def tau(self) -> float:
+        return self.tokens / self.steps if self.steps else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkTau:
+    """One policy on one prompt file."""
+
+    name: str
+    total: Part
+    # replies with fewer, and with at least half of their 4-grams copied from what stands before them
+    natural: Part
+    repetitive: Part
+    # nodes verified per sequence and step, anchor included
+    nodes_per_step: float
+    by_source: Mapping[str, SourceStats]
+    # prompts that were too long and lost their middle
+    num_cut: int
+    # "id#turn" of the replies that are not token for token those of plain greedy decoding
+    inexact: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        return not self.inexact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TauRun:
+    """How to measure: the engine's configuration names policy and budget."""
+
+    parts: ReplicaParts
+    engine: EngineConfig
+    references: ReferenceStore
+    chat: bool
+    max_tokens: int
+    concurrency: int
+
+    def measure(self, prompts: PromptFile, on_reply: Callable[[], object] = lambda: None) -> BenchmarkTau:
+        """Starts with an engine that has learned nothing, so that the order of the files does not matter.
+
+        `on_reply` is called twice a request: when it is answered, and when its reference is there.
+        """
+        engine = new_engine(self.parts, self.engine)
+        limit = engine.max_model_len - self.max_tokens
+        sessions = [
+            Session.of_dialogue(dialogue, self.parts.tokenizer, chat=self.chat, limit=limit)
+            for dialogue in prompts.dialogues
+        ]
+        replies: list[Reply] = []
+
+        def keep(reply: Reply) -> None:
+            replies.append(reply)
+            on_reply()
+
+        hold(engine, sessions, greedy(self.max_tokens), concurrency=self.concurrency, on_reply=keep)
+        plain = self.references.token_ids([reply.prompt.token_ids for reply in replies], self.max_tokens, on_reply)
+        inexact = [
+            f"{reply.session_id}#{reply.turn}" for reply in replies if plain[reply.prompt.token_ids] != reply.token_ids
+        ]
+        return _summary(prompts.name, replies, inexact)
+
+
+def macro_tau(benchmarks: Iterable[BenchmarkTau]) -> float:
+    """The mean over benchmarks, each of equal weight."""
+    taus = [benchmark.total.tau for benchmark in benchmarks]
+    return sum(taus) / len(taus) if taus else 0.0
+
+
+def copy_share(prompt_ids: Sequence[int], token_ids: Sequence[int]) -> float:
+    """The share of the reply's 4-grams that stand earlier in prompt and reply; 0 for a reply of fewer tokens."""
+    ids = [*prompt_ids, *token_ids]
+    grams = [tuple(ids[i : i + _GRAM]) for i in range(len(ids) - _GRAM + 1)]
+    seen: set[tuple[int, ...]] = set()
+    num_copied = 0
+    for place, gram in enumerate(grams):
+        num_copied += place >= len(prompt_ids) and gram in seen
+        seen.add(gram)
+    num_own = len(token_ids) - _GRAM + 1
+    return num_copied / num_own if num_own > 0 else 0.0
+
+
+def _summary(name: str, replies: Sequence[Reply], inexact: Sequence[str]) -> BenchmarkTau:
+    total = Part.of(replies)
+    drafted = sum(reply.stats.drafted for reply in replies)
+    by_source: dict[str, SourceStats] = {}
+    for reply in replies:
+        add_sources(by_source, {key: (s.attempted, s.accepted) for key, s in reply.stats.by_source.items()})
+    repetitive = [
+        reply for reply in replies if copy_share(reply.prompt.token_ids, reply.token_ids) >= _REPETITIVE_SHARE
+    ]
+    return BenchmarkTau(
+        name=name,
+        total=total,
+        natural=Part.of([reply for reply in replies if reply not in repetitive]),
+        repetitive=Part.of(repetitive),
+        nodes_per_step=1 + drafted / total.steps if total.steps else 0.0,
+        by_source=by_source,
+        num_cut=sum(reply.prompt.cut for reply in replies),
+        inexact=tuple(inexact),
+    )
