@@ -124,7 +124,7 @@ def make_engine(
     runner: FakeRunner | None = None,
     tokenizer: FakeTokenizer | None = None,
     clock: Callable[[], float] | None = None,
-    **config: object,
+    **config: int,
 ) -> Engine:
     """By default everything the model says is drafted, and right."""
     model = model or looping_model()

@@ -168,8 +168,9 @@ class EngineLoop:
         try:
             while self._empty_inbox():
                 self._step()
+            outputs = self._engine.abort_all()
             self._publish()
-            self._dispatch(self._engine.abort_all())
+            self._dispatch(outputs)
         except BaseException as error:
             self._die(error)
 

@@ -1,0 +1,364 @@
+"""EngineLoop: the thread, and callers on event loops of their own. A gate in the runner stands for a long forward."""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+
+import pytest
+from engine_helpers import Reply, ScriptedSpeculator, make_engine, make_request, plain_reply
+from fakes import EOS, FakeRunner, FakeTokenizer, looping_model
+
+from goose.speculator import Speculator
+from goose_ray.engine.engine import Engine
+from goose_ray.engine.loop import EngineLoop
+from goose_ray.engine.request import GenerationRequest, RequestOutput
+from goose_ray.engine.step import StepBatch
+from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedError
+
+MODEL = looping_model()
+# A test that hangs is a failure, not a wait.
+PATIENCE_S = 60.0
+
+
+class Gate:
+    """Passed by every forward: notes who takes part, and holds them while it is closed."""
+
+    def __init__(self) -> None:
+        self._open = threading.Event()
+        self._open.set()
+        self._arrived = threading.Event()
+        self.steps: list[list[str]] = []
+
+    def __call__(self, batch: StepBatch) -> None:
+        self.steps.append([step.request_id for step in batch.sequences])
+        self._arrived.set()
+        assert self._open.wait(PATIENCE_S), "the gate was never opened"
+
+    def close(self) -> None:
+        self._arrived.clear()
+        self._open.clear()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def wait_for_a_step(self) -> None:
+        assert self._arrived.wait(PATIENCE_S), "no step came"
+
+
+@contextmanager
+def running(engine: Engine, gate: Gate | None = None) -> Iterator[EngineLoop]:
+    loop = EngineLoop(engine)
+    loop.start()
+    try:
+        yield loop
+    finally:
+        if gate is not None:
+            gate.open()
+        loop.stop()
+
+
+def slow_engine(gate: Gate, *, max_running_requests: int = 8, max_waiting_requests: int = 8) -> Engine:
+    """A token a step."""
+    return make_engine(
+        MODEL,
+        ScriptedSpeculator(MODEL, length=0),
+        runner=FakeRunner(MODEL, on_step=gate),
+        max_running_requests=max_running_requests,
+        max_waiting_requests=max_waiting_requests,
+    )
+
+
+async def collect(outputs: AsyncGenerator[RequestOutput]) -> Reply:
+    reply = Reply()
+    async for output in outputs:
+        reply.add(output)
+    return reply
+
+
+def expected(request: GenerationRequest) -> tuple[str, list[int], str, str | int | None]:
+    return plain_reply(MODEL, request, FakeTokenizer(specials=(EOS,)))
+
+
+def test_concurrent_requests_each_get_their_own_reply() -> None:
+    async def main(loop: EngineLoop, names: str) -> None:
+        requests = [make_request(name, (1, 2, ord(name) % 12), max_tokens=30) for name in names]
+        replies = await asyncio.gather(*(collect(loop.generate(request)) for request in requests))
+        for request, reply in zip(requests, replies, strict=True):
+            assert reply.visible == expected(request)
+
+    with running(make_engine(MODEL, Speculator(policy="goose"))) as loop:
+        # Two event loops in two threads.
+        errors: list[BaseException] = []
+
+        def other() -> None:
+            try:
+                asyncio.run(main(loop, "ABCDEF"))
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        asyncio.run(main(loop, "abcdef"))
+        thread.join(PATIENCE_S)
+        assert not errors
+        assert loop.stats().kv_slots_used == 0
+        assert loop.stats().finished_by_reason == {"length": 12}
+
+
+def test_one_item_a_step_with_all_its_tokens() -> None:
+    async def main(loop: EngineLoop) -> list[int]:
+        return [len(output.token_ids) async for output in loop.generate(make_request(max_tokens=20))]
+
+    with running(make_engine(MODEL)) as loop:
+        assert asyncio.run(main(loop)) == [9, 9, 2]
+        assert [record.rows for record in loop.step_trace()] == [11, 9, 2]
+
+
+def test_whoever_has_the_last_token_finds_it_counted() -> None:
+    async def main(loop: EngineLoop) -> None:
+        async for output in loop.generate(make_request(max_tokens=25)):
+            if output.finish_reason:
+                assert loop.stats().generation_tokens == 25
+                assert loop.stats().num_requests_running == 0
+                assert sum(accepted for _, accepted in loop.acceptance().totals().values()) == output.stats.accepted
+
+    with running(make_engine(MODEL, Speculator(policy="chain"))) as loop:
+        asyncio.run(main(loop))
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled"])
+def test_a_caller_who_leaves_takes_its_sequence_out_before_the_next_step(how: str) -> None:
+    gate = Gate()
+
+    async def main(loop: EngineLoop) -> None:
+        stays = asyncio.ensure_future(collect(loop.generate(make_request("stays", (4, 5), max_tokens=20))))
+        leaves = loop.generate(make_request("leaves", max_tokens=200))
+        await anext(leaves)
+        gate.close()
+        await asyncio.to_thread(gate.wait_for_a_step)
+        # A forward is under way and the event loop is not.
+        if how == "closed":
+            await leaves.aclose()
+        else:
+            task = asyncio.ensure_future(collect(leaves))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        steps_before = len(gate.steps)
+        gate.open()
+        assert (await stays).token_ids == expected(make_request("stays", (4, 5), max_tokens=20))[1]
+        later = gate.steps[steps_before:]
+        assert later
+        assert all("leaves" not in step for step in later)
+        assert loop.stats().kv_slots_used == 0
+        assert loop.stats().finished_by_reason == {"length": 1, "abort": 1}
+
+    with running(slow_engine(gate), gate) as loop:
+        asyncio.run(main(loop))
+
+
+def test_an_id_used_again_at_once_gets_nothing_of_the_old_request() -> None:
+    gate = Gate()
+
+    async def main(loop: EngineLoop) -> None:
+        old = loop.generate(make_request("same", (1, 2, 3), max_tokens=200))
+        await anext(old)
+        gate.close()
+        await asyncio.to_thread(gate.wait_for_a_step)
+        # The step under way will still bring a token of the old request.
+        await old.aclose()
+        request = make_request("same", (7, 8), max_tokens=12)
+        new = asyncio.ensure_future(collect(loop.generate(request)))
+        await asyncio.sleep(0)
+        gate.open()
+        assert (await new).visible == expected(request)
+
+    with running(slow_engine(gate), gate) as loop:
+        asyncio.run(main(loop))
+
+
+def test_a_refused_duplicate_leaves_the_first_alone() -> None:
+    gate = Gate()
+
+    async def main(loop: EngineLoop) -> None:
+        request = make_request("same", max_tokens=12)
+        first = loop.generate(request)
+        reply = Reply()
+        reply.add(await anext(first))
+        async with aclosing(loop.generate(make_request("same", (7, 8)))) as second:
+            with pytest.raises(InvalidRequestError, match="'same' is in use"):
+                await anext(second)
+        async for output in first:
+            reply.add(output)
+        assert reply.visible == expected(request)
+
+    with running(slow_engine(gate), gate) as loop:
+        asyncio.run(main(loop))
+
+
+def test_a_bad_request_is_refused_and_the_next_is_served() -> None:
+    async def main(loop: EngineLoop) -> None:
+        with pytest.raises(InvalidRequestError, match="at least one token"):
+            await collect(loop.generate(make_request("bad", ())))
+        assert (await collect(loop.generate(make_request("good")))).finish_reason == "length"
+        loop.check_health()
+
+    with running(make_engine(MODEL)) as loop:
+        asyncio.run(main(loop))
+
+
+def test_too_many_are_refused() -> None:
+    gate = Gate()
+    gate.close()
+
+    async def main(loop: EngineLoop) -> None:
+        held = asyncio.ensure_future(collect(loop.generate(make_request("a", max_tokens=5))))
+        await asyncio.to_thread(gate.wait_for_a_step)
+        more = [asyncio.ensure_future(collect(loop.generate(make_request(name, max_tokens=5)))) for name in "bc"]
+        await asyncio.sleep(0)
+        gate.open()
+        results = await asyncio.gather(held, *more, return_exceptions=True)
+        assert [type(result) for result in results] == [Reply, Reply, OverloadedError]
+
+    with running(slow_engine(gate, max_running_requests=1, max_waiting_requests=1), gate) as loop:
+        asyncio.run(main(loop))
+
+
+def test_an_event_loop_that_is_gone_cancels_its_requests() -> None:
+    gate = Gate()
+
+    async def leave(loop: EngineLoop) -> None:
+        outputs = loop.generate(make_request("orphan", max_tokens=240))
+        await anext(outputs)
+        gate.close()
+        await asyncio.to_thread(gate.wait_for_a_step)
+
+    with running(slow_engine(gate), gate) as loop:
+        # Not asyncio.run, which would close the generator properly.
+        own = asyncio.new_event_loop()
+        own.run_until_complete(leave(loop))
+        own.close()
+        gate.open()
+        reply = asyncio.run(collect(loop.generate(make_request("next", max_tokens=100))))
+        assert reply.finish_reason == "length"
+        assert loop.stats().finished_by_reason == {"length": 1, "abort": 1}
+        assert ["next"] in gate.steps
+
+
+def test_a_dead_engine_is_told_to_everyone() -> None:
+    def fail(batch: StepBatch) -> None:
+        if batch.step_id == 3:
+            raise MemoryError("out of memory")
+
+    async def main(loop: EngineLoop) -> None:
+        requests = [make_request(name, max_tokens=100) for name in "abc"]
+        results = await asyncio.gather(*(collect(loop.generate(r)) for r in requests), return_exceptions=True)
+        assert [type(result) for result in results] == [EngineDeadError] * 3
+        assert "out of memory" in str(results[0])
+        with pytest.raises(EngineDeadError):
+            await collect(loop.generate(make_request("late")))
+
+    with running(make_engine(MODEL, runner=FakeRunner(MODEL, on_step=fail))) as loop:
+        asyncio.run(main(loop))
+        with pytest.raises(EngineDeadError, match="out of memory"):
+            loop.check_health()
+
+
+def test_a_stalled_step_is_unhealthy_until_it_ends() -> None:
+    gate = Gate()
+    gate.close()
+    now = 1000.0
+    loop = EngineLoop(slow_engine(gate), stall_timeout_s=300.0, clock=lambda: now)
+    loop.start()
+
+    async def main() -> None:
+        nonlocal now
+        reply = asyncio.ensure_future(collect(loop.generate(make_request())))
+        await asyncio.to_thread(gate.wait_for_a_step)
+        now += 299.0
+        loop.check_health()
+        now += 2.0
+        with pytest.raises(EngineDeadError, match="more than 300"):
+            loop.check_health()
+        gate.open()
+        await reply
+        loop.check_health()
+
+    try:
+        asyncio.run(main())
+    finally:
+        gate.open()
+        loop.stop()
+
+
+def test_a_dead_runner_is_unhealthy() -> None:
+    runner = FakeRunner(MODEL)
+    with running(make_engine(MODEL, runner=runner)) as loop:
+        loop.check_health()
+        runner.failure = EngineDeadError("rank 1 is gone")
+        with pytest.raises(EngineDeadError, match="rank 1"):
+            loop.check_health()
+
+
+def wait_until_stopping(loop: EngineLoop) -> None:
+    with loop._wake:
+        assert loop._wake.wait_for(lambda: loop._stopping, PATIENCE_S)
+
+
+def test_stopping_ends_what_runs_and_what_waits_with_abort() -> None:
+    gate = Gate()
+
+    async def main(loop: EngineLoop) -> None:
+        names = [asyncio.ensure_future(collect(loop.generate(make_request(n, max_tokens=200)))) for n in "ab"]
+        await asyncio.to_thread(gate.wait_for_a_step)
+        gate.close()
+        await asyncio.to_thread(gate.wait_for_a_step)
+        late = asyncio.ensure_future(collect(loop.generate(make_request("late", max_tokens=200))))
+        await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(asyncio.to_thread(loop.stop))
+        await asyncio.to_thread(wait_until_stopping, loop)
+        gate.open()
+        await stopping
+        assert [(await name).finish_reason for name in (*names, late)] == ["abort"] * 3
+
+    runner = FakeRunner(MODEL, on_step=gate)
+    engine = make_engine(MODEL, ScriptedSpeculator(MODEL, length=0), runner=runner, max_running_requests=1)
+    with running(engine, gate) as loop:
+        asyncio.run(main(loop))
+        assert loop.stats().kv_slots_used == 0
+        assert loop.stats().num_requests_waiting == 0
+    assert runner.is_shut_down
+
+
+def test_start_and_stop_may_be_called_again_but_a_life_is_lived_once() -> None:
+    loop = EngineLoop(make_engine(MODEL))
+    with pytest.raises(EngineDeadError, match="not running"):
+        loop.check_health()
+    loop.start()
+    loop.start()
+    loop.check_health()
+    assert asyncio.run(collect(loop.generate(make_request()))).finish_reason == "length"
+    loop.stop()
+    loop.stop()
+    with pytest.raises(EngineDeadError, match="not running"):
+        loop.check_health()
+    with pytest.raises(EngineDeadError, match="not running"):
+        asyncio.run(collect(loop.generate(make_request())))
+    with pytest.raises(EngineDeadError, match="cannot be started again"):
+        loop.start()
+    assert "goose-engine" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_loop_that_was_never_started_can_be_stopped() -> None:
+    EngineLoop(make_engine(MODEL)).stop()
+
+
+def test_what_the_api_asks_of_it() -> None:
+    engine = make_engine(MODEL, Speculator(), max_model_len=100)
+    loop = EngineLoop(engine)
+    assert loop.max_model_len == 100
+    assert loop.spec.model_id == "fake"
+    assert loop.policies == Speculator().policies
+    assert loop.tokenizer is engine.tokenizer
