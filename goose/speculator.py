@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from goose.calibration import AcceptanceTable
-from goose.errors import RequestStateError, UnknownNameError
+from goose.errors import UnknownNameError
 from goose.observation import Harvest, TreeOutcome
 from goose.policies.registry import POLICIES
-from goose.request import DraftRequest, TreeQuery
+from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.sources.registry import SOURCES, SourceSet
 from goose.tree import IntArray, TokenTree, TreeBatch
 
@@ -43,7 +43,7 @@ class Speculator:
         self.policy = policy
         self.budget = budget
         self._table = AcceptanceTable(tuple(SOURCES))
-        self._requests: dict[str, _Request] = {}
+        self._requests = RequestStates[_Request]("the speculator")
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ class Speculator:
     @property
     def harvest_k(self) -> int:
         """Successors wanted per harvested row by the requests that are live now; 0 if none of them uses any."""
-        names = {name for request in self._requests.values() for name in self._policies[request.policy].source_names}
+        names = {name for request in self._requests for name in self._policies[request.policy].source_names}
         return max((self._sources[name].harvest_k for name in names), default=0)
 
     def start_request(
@@ -72,8 +72,7 @@ class Speculator:
         budget: int | None = None,
     ) -> None:
         """The committed tokens start as the prompt. Raises UnknownNameError, listing the known policies."""
-        if request_id in self._requests:
-            raise RequestStateError(f"request {request_id!r} was started already")
+        self._requests.require_new(request_id)
         name = self.policy if policy is None else policy
         self._require_policy(name)
         prompt = np.asarray(prompt_ids, dtype=np.int64)
@@ -92,7 +91,7 @@ class Speculator:
         for source_name in self._policies[name].source_names:
             self._sources[source_name].start_request(request)
         self._policies[name].start_request(request)
-        self._requests[request_id] = _Request(policy=name, anchor_id=int(prompt[-1]))
+        self._requests.start(request_id, _Request(policy=name, anchor_id=int(prompt[-1])))
 
     def propose(self, request_ids: Sequence[str], *, max_draft_depths: Sequence[int], max_nodes: int) -> TreeBatch:
         """One tree a request, in order. Tree i is at most `max_draft_depths[i]` deep (0: the anchor alone).
@@ -104,7 +103,7 @@ class Speculator:
         groups: dict[str, list[int]] = {}
         queries: list[TreeQuery] = []
         for index, (request_id, depth) in enumerate(zip(request_ids, max_draft_depths, strict=True)):
-            request = self._request(request_id)
+            request = self._requests[request_id]
             queries.append(TreeQuery(request_id, request.anchor_id, depth))
             groups.setdefault(request.policy, []).append(index)
         trees: dict[int, TokenTree] = {}
@@ -126,7 +125,7 @@ class Speculator:
         by_source: dict[str, list[TreeOutcome]] = {name: [] for name in SOURCES}
         by_policy: dict[str, list[TreeOutcome]] = {name: [] for name in self._policies}
         for outcome in outcomes:
-            policy = self._request(outcome.request_id).policy
+            policy = self._requests[outcome.request_id].policy
             by_policy[policy].append(outcome)
             for name in self._policies[policy].source_names:
                 by_source[name].append(outcome)
@@ -141,21 +140,14 @@ class Speculator:
 
     def stop_request(self, request_id: str) -> None:
         """Forgets the request. What is warm across requests stays."""
-        policy = self._policies[self._request(request_id).policy]
+        policy = self._policies[self._requests.stop(request_id).policy]
         for name in policy.source_names:
             self._sources[name].stop_request(request_id)
         policy.stop_request(request_id)
-        del self._requests[request_id]
 
     def counters(self) -> AcceptanceTable:
         """Acceptance since construction, a copy: cumulative, JSON-able, mergeable."""
         return self._table.copy()
-
-    def _request(self, request_id: str) -> _Request:
-        try:
-            return self._requests[request_id]
-        except KeyError:
-            raise RequestStateError(f"request {request_id!r} is not started") from None
 
     def _require_policy(self, name: str) -> None:
         if name not in self._policies:

@@ -74,6 +74,7 @@ def walk_batch(trees: Sequence[TokenTree], draw: BatchDraw) -> list[VerifiedPath
             raise ValueError(f"draw gave tokens of shape {tokens.shape} for {len(walking)} sequences")
         for tree, token in zip(walking.tolist(), tokens.tolist(), strict=True):
             drawn[tree].append(token)
+        # A tree that has stopped keeps its node and its token, and so stays without a hit.
         wanted[walking] = tokens
         hits = np.flatnonzero((parents == at[tree_of]) & (token_ids == wanted[tree_of]))
         hit_trees = tree_of[hits]
@@ -81,8 +82,6 @@ def walk_batch(trees: Sequence[TokenTree], draw: BatchDraw) -> list[VerifiedPath
         first = np.ones(len(hits), dtype=np.bool_)
         first[1:] = hit_trees[1:] != hit_trees[:-1]
         walking = hit_trees[first]
-        # A tree that stopped must not match again, so its cursor moves to a node that is nobody's parent.
-        at[:] = -2
         at[walking] = hits[first] - starts[walking]
         for tree, node in zip(walking.tolist(), at[walking].tolist(), strict=True):
             accepted[tree].append(node)

@@ -10,7 +10,7 @@ __all__ = ["AutoregressivePolicy"]
 
 
 class AutoregressivePolicy:
-    """One node a tree. Keeps nothing of its requests."""
+    """One node a tree. Keeps nothing of its requests, so no verb can be out of order."""
 
     name = "autoregressive"
     source_names: tuple[str, ...] = ()

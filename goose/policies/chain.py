@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from goose.observation import TreeOutcome
 from goose.policies.base import fit
-from goose.request import DraftRequest, TreeQuery
+from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.sources.context import ContextMatcher
 from goose.sources.registry import SourceSet
 from goose.tree import TokenTree
@@ -22,10 +22,10 @@ class ChainPolicy:
         self._context = sources.get("context", ContextMatcher)
         self._bit = sources.bit("context")
         self._max_tokens = max_tokens
-        self._budgets: dict[str, int] = {}
+        self._budgets = RequestStates[int](f"policy {self.name!r}")
 
     def start_request(self, request: DraftRequest) -> None:
-        self._budgets[request.request_id] = request.budget
+        self._budgets.start(request.request_id, request.budget)
 
     def propose(self, queries: Sequence[TreeQuery], max_nodes: int) -> list[TokenTree]:
         return fit([self._tree(query) for query in queries], max_nodes)
@@ -33,7 +33,7 @@ class ChainPolicy:
     def observe(self, outcomes: Sequence[TreeOutcome]) -> None: ...
 
     def stop_request(self, request_id: str) -> None:
-        del self._budgets[request_id]
+        self._budgets.stop(request_id)
 
     def _tree(self, query: TreeQuery) -> TokenTree:
         longest = min(self._max_tokens, self._budgets[query.request_id] - 1, query.max_depth)

@@ -23,11 +23,10 @@ from typing import Literal
 
 import numpy as np
 
-from goose.errors import RequestStateError
 from goose.observation import TreeOutcome
 from goose.policies.base import fit
 from goose.policies.spine_tree import SpineTreeBuilder
-from goose.request import DraftRequest, TreeQuery
+from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.sources.context import ContextMatch, ContextMatcher
 from goose.sources.registry import SourceSet
 from goose.sources.transitions import TransitionTable
@@ -92,14 +91,14 @@ class GoosePolicy:
         self._transitions = sources.get("transitions", TransitionTable)
         self._context_bit = sources.bit("context")
         self._transitions_bit = sources.bit("transitions")
-        self._states: dict[str, _State] = {}
+        self._states = RequestStates[_State](f"policy {self.name!r}")
 
     def start_request(self, request: DraftRequest) -> None:
-        self._states[request.request_id] = _State(request.budget, request.stop_token_ids, self.constants.ema_start)
+        state = _State(request.budget, request.stop_token_ids, self.constants.ema_start)
+        self._states.start(request.request_id, state)
 
     def stop_request(self, request_id: str) -> None:
-        self._state(request_id)
-        del self._states[request_id]
+        self._states.stop(request_id)
 
     def propose(self, queries: Sequence[TreeQuery], max_nodes: int) -> list[TokenTree]:
         return fit([self._tree(query) for query in queries], max_nodes)
@@ -111,7 +110,7 @@ class GoosePolicy:
             spine_nodes = np.count_nonzero(spine)
             if spine_nodes:
                 rate = np.count_nonzero(spine[outcome.accepted_nodes]) / spine_nodes
-                state = self._state(outcome.request_id)
+                state = self._states[outcome.request_id]
                 state.spine_accept_ema = alpha * rate + (1 - alpha) * state.spine_accept_ema
 
     def _tree(self, query: TreeQuery) -> TokenTree:
@@ -120,7 +119,7 @@ class GoosePolicy:
         return self.tree(query.request_id).within(query.max_depth)
 
     def decide(self, request_id: str) -> GooseDecision:
-        state = self._state(request_id)
+        state = self._states[request_id]
         match = self._context.match(request_id, max_tokens=self.constants.chain_length)
         confidence = self._confidence(match)
         if not self._transitions.knows(*self._transitions.last_two(request_id)):
@@ -138,7 +137,7 @@ class GoosePolicy:
             self._transitions.successors,
             previous_id,
             anchor_id,
-            stop_token_ids=self._state(request_id).stop_token_ids,
+            stop_token_ids=self._states[request_id].stop_token_ids,
             num_branch_nodes=decision.num_branch,
             min_score=self.constants.min_score,
             spine_bit=self._context_bit,
@@ -151,7 +150,7 @@ class GoosePolicy:
 
     def spine_accept_ema(self, request_id: str) -> float:
         """The moving average of the request's spine acceptance."""
-        return self._state(request_id).spine_accept_ema
+        return self._states[request_id].spine_accept_ema
 
     def _confidence(self, match: ContextMatch) -> float:
         length, long_match = len(match.token_ids), self.constants.long_match
@@ -184,9 +183,3 @@ class GoosePolicy:
         ratio = base + confidence * (1 - base)
         num_spine = min(chain_length, int(nodes * ratio))
         return num_spine, max(0, nodes - 1 - num_spine)
-
-    def _state(self, request_id: str) -> _State:
-        try:
-            return self._states[request_id]
-        except KeyError:
-            raise RequestStateError(f"request {request_id!r} is not started in policy {self.name!r}") from None

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from goose.errors import RequestStateError
 from goose.observation import Harvest, TreeOutcome
-from goose.request import DraftRequest
+from goose.request import DraftRequest, RequestStates
 from goose.sources.base import CandidateQuery, Candidates
 
 __all__ = ["NGRAM_LENGTHS", "ContextMatch", "ContextMatcher"]
@@ -119,24 +118,21 @@ class ContextMatcher:
 
     def __init__(self, *, max_occurrences: int = 32) -> None:
         self._max_occurrences = max_occurrences
-        self._texts: dict[str, _Text] = {}
+        self._texts = RequestStates[_Text](f"source {self.name!r}")
 
     def start_request(self, request: DraftRequest) -> None:
-        if request.request_id in self._texts:
-            raise RequestStateError(f"request {request.request_id!r} was started already in source {self.name!r}")
-        self._texts[request.request_id] = _Text(request.prompt_ids.tolist(), request.stop_token_ids)
+        self._texts.start(request.request_id, _Text(request.prompt_ids.tolist(), request.stop_token_ids))
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
         for outcome in outcomes:
-            self._text(outcome.request_id).extend(outcome.committed_ids.tolist())
+            self._texts[outcome.request_id].extend(outcome.committed_ids.tolist())
 
     def stop_request(self, request_id: str) -> None:
-        self._text(request_id)
-        del self._texts[request_id]
+        self._texts.stop(request_id)
 
     def match(self, request_id: str, draft_ids: Sequence[int] = (), *, max_tokens: int) -> ContextMatch:
         """Matches the end of `draft_ids`, drafted behind the committed tokens, in the committed tokens alone."""
-        text = self._text(request_id)
+        text = self._texts[request_id]
         found = text.find(draft_ids)
         if found is None:
             return _NO_MATCH
@@ -152,7 +148,7 @@ class ContextMatcher:
         """
         rows: list[tuple[int, int, int, float, int, int, int]] = []
         for number, query in enumerate(queries):
-            text = self._text(query.request_id)
+            text = self._texts[query.request_id]
             found = text.find(query.draft_ids.tolist())
             if found is None:
                 continue
@@ -179,9 +175,3 @@ class ContextMatcher:
         queries_of, token_ids, parents = (table[:, column].astype(np.int64) for column in range(3))
         scores = table[:, 3].astype(np.float32)
         return Candidates(queries_of, token_ids, parents, scores, table[:, 4:].astype(np.float32))
-
-    def _text(self, request_id: str) -> _Text:
-        try:
-            return self._texts[request_id]
-        except KeyError:
-            raise RequestStateError(f"request {request_id!r} is not started in source {self.name!r}") from None

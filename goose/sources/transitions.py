@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from goose.errors import RequestStateError
 from goose.observation import Harvest, TreeOutcome
-from goose.request import DraftRequest
+from goose.request import DraftRequest, RequestStates
 from goose.sources.base import CandidateQuery, Candidates
 from goose.tree import IntArray
 
@@ -86,7 +85,7 @@ class TransitionTable:
         self._pair_slots: dict[int, int] = {}
         self._slot_pairs: list[int] = []
         self._next_slot = 0
-        self._requests: dict[str, _Request] = {}
+        self._requests = RequestStates[_Request](f"source {self.name!r}")
 
     @property
     def harvest_k(self) -> int:
@@ -97,25 +96,22 @@ class TransitionTable:
         return len(self._pair_slots)
 
     def start_request(self, request: DraftRequest) -> None:
-        if request.request_id in self._requests:
-            raise RequestStateError(f"request {request.request_id!r} was started already in source {self.name!r}")
         last_two = _last_two((-1, -1), request.prompt_ids)
-        self._requests[request.request_id] = _Request(last_two, request.stop_token_ids)
+        self._requests.start(request.request_id, _Request(last_two, request.stop_token_ids))
 
     def stop_request(self, request_id: str) -> None:
-        self._request(request_id)
-        del self._requests[request_id]
+        self._requests.stop(request_id)
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
         for outcome in outcomes:
-            request = self._request(outcome.request_id)
+            request = self._requests[outcome.request_id]
             request.last_two = _last_two(request.last_two, outcome.committed_ids)
         if harvest is not None and len(harvest.token_ids):
             self._learn(harvest)
 
     def last_two(self, request_id: str) -> tuple[int, int]:
         """The last two committed tokens of a request; -1 where there is none."""
-        return self._request(request_id).last_two
+        return self._requests[request_id].last_two
 
     def knows(self, previous_id: int, token_id: int) -> bool:
         """Whether either tier has a row for the token."""
@@ -133,7 +129,7 @@ class TransitionTable:
         """
         rows: list[tuple[int, int, float, int, int]] = []
         for number, query in enumerate(queries):
-            request = self._request(query.request_id)
+            request = self._requests[query.request_id]
             if query.max_depth < 1:
                 continue
             previous, token = _last_two(request.last_two, query.draft_ids)
@@ -185,12 +181,6 @@ class TransitionTable:
                 self._pair_slots[pair] = slot
             slots[row] = slot
         return slots
-
-    def _request(self, request_id: str) -> "_Request":
-        try:
-            return self._requests[request_id]
-        except KeyError:
-            raise RequestStateError(f"request {request_id!r} is not started in source {self.name!r}") from None
 
 
 def _pair_key(previous_id: int, token_id: int) -> int:

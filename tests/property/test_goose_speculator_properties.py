@@ -36,6 +36,8 @@ def check_tree(tree: TokenTree, anchor: int, max_depth: int) -> None:
     assert tree.sources[0] == 0
     assert ((tree.probs >= 0) & (tree.probs <= 1)).all()
     assert STOP not in tree.token_ids[1:].tolist()
+    # At most one child of a node is accepted.
+    assert np.bincount(tree.parents[1:], weights=tree.probs[1:]).max(initial=0.0) <= 1.0 + 1e-6
     children = list(zip(tree.parents[1:].tolist(), tree.token_ids[1:].tolist(), strict=True))
     assert len(children) == len(set(children)), "two children of one node hold the same token"
 

@@ -185,13 +185,19 @@ def test_a_poor_spine_gets_a_smaller_share() -> None:
     assert after.num_spine + after.num_branch == before.num_spine + before.num_branch
 
 
-def test_a_stopped_request_is_unknown() -> None:
-    policy = bench(GoosePolicy, [1]).policy
-    policy.stop_request("r")
+@pytest.mark.parametrize("kind", [GoosePolicy, ChainPolicy])
+def test_misuse_names_the_request(kind: type[GoosePolicy] | type[ChainPolicy]) -> None:
+    made = bench(kind, [1])
+    again = DraftRequest(
+        request_id="r", prompt_ids=np.asarray([1]), stop_token_ids=frozenset(), cache_salt=None, budget=9
+    )
+    with pytest.raises(RequestStateError, match=f"'r' was started already in policy '{kind.name}'"):
+        made.policy.start_request(again)
+    made.policy.stop_request("r")
     with pytest.raises(RequestStateError, match="'r' is not started"):
-        policy.propose([TreeQuery("r", 1, 5)], 10)
+        made.tree()
     with pytest.raises(RequestStateError, match="'r' is not started"):
-        policy.stop_request("r")
+        made.policy.stop_request("r")
 
 
 def test_shares_are_max_min_fair() -> None:
