@@ -13,9 +13,11 @@ from goose.speculator import Speculator
 from goose_ray.config import EngineConfig, GooseConfig
 from goose_ray.engine.engine import Engine
 from goose_ray.engine.loop import EngineLoop
+from goose_ray.engine.step import ModelRunner
+from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.errors import ConfigError
 from goose_ray.models.loader import load_model, resolve
-from goose_ray.models.tokenizer import HFTokenizer, load_tokenizer
+from goose_ray.models.tokenizer import load_tokenizer
 from goose_ray.runner.local import LocalRunner
 
 __all__ = ["ReplicaParts", "build_engine", "choose_device", "choose_dtype", "load_parts", "new_engine"]
@@ -26,8 +28,8 @@ class ReplicaParts:
     """What is loaded once in a replica's life. Engines above it may follow one another, never run side by side."""
 
     path: Path
-    tokenizer: HFTokenizer
-    runner: LocalRunner
+    tokenizer: Tokenizer
+    runner: ModelRunner
 
 
 def build_engine(config: GooseConfig) -> EngineLoop:

@@ -34,6 +34,8 @@ def tiny_llama() -> LlamaForCausalLM:
         rms_norm_eps=1e-5,
         rope_parameters={"rope_type": "default", "rope_theta": 5000.0},
         tie_word_embeddings=True,
+        # The default of 0.02 leaves a random model near-uniform: greedy output would be one token over and over.
+        initializer_range=0.3,
     )
     return LlamaForCausalLM(config).eval()
 
