@@ -44,7 +44,10 @@ def decoder(parts: ReplicaParts) -> EngineDecoder:
 
 @pytest.fixture(scope="module")
 def cases(parts: ReplicaParts) -> list[Case]:
-    requests = [*(Conversation(({"role": "user", "content": text},)) for text in _USER_TURNS), *_RAW]
+    requests: list[str | Conversation] = [
+        *(Conversation(({"role": "user", "content": text},)) for text in _USER_TURNS),
+        *_RAW,
+    ]
     return [Case(str(i), request, encode(request, parts.tokenizer, 4096)) for i, request in enumerate(requests)]
 
 
