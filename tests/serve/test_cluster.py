@@ -130,6 +130,9 @@ def test_a_killed_replica_is_replaced_while_the_other_answers(server: Server) ->
 
 
 def test_requests_on_their_way_when_a_replica_dies_are_answered_by_the_other(server: Server) -> None:
+    def all_run() -> bool:
+        return server.metric("vllm:num_requests_running") == 4
+
     async def scenario() -> list[str]:
         async with async_client(server) as client:
             sending = [
@@ -145,8 +148,7 @@ def test_requests_on_their_way_when_a_replica_dies_are_answered_by_the_other(ser
                 )
                 for _ in range(4)
             ]
-            while await asyncio.to_thread(server.metric, "vllm:num_requests_running") < 4:
-                await asyncio.sleep(0.05)
+            await asyncio.to_thread(eventually, all_run, within_s=60, what="all four requests to run")
             victim = next(iter(live_replicas(server).values()))
             os.kill(victim["pid"], signal.SIGKILL)
             return [(await task).choices[0].message.content or "" for task in sending]
