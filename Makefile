@@ -1,20 +1,28 @@
-# Two commands do everything: `make serve` and `make test`. Each makes the virtual environment first.
+# `make serve` and `make test` do everything from a fresh clone; each makes the virtual environment first.
+# Another Python than 3.11: `make serve PYTHON=python3.12`.
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# The prompt files of the benches and of `make exact`: make bench PROMPTS="a.jsonl b.jsonl"
+PROMPTS ?=
 
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: serve test lint bench clean
+.PHONY: serve test lint bench exact clean
 
 $(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "$(PYTHON) is missing or is older than Python 3.11. Install Python 3.11 or newer with its venv module," >&2; \
+		echo "or name the one you have: make $(or $(MAKECMDGOALS),serve) PYTHON=python3.12" >&2; \
+		exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
-	touch $@
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
 
 serve: $(STAMP)
 	$(BIN)/goose model pull
+	@echo 'Starting; when http://127.0.0.1:8000/health answers, see README.md for a first request. Ctrl-C stops it.'
 	$(BIN)/serve run deployments/goose.yaml
 
 test: $(STAMP)
@@ -27,8 +35,16 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Mean acceptance length of every policy, chat-templated.
 bench: $(STAMP)
-	$(BIN)/goose bench --help
+	@test -n "$(PROMPTS)" || { echo 'Name prompt files: make bench PROMPTS="gsm8k.jsonl mt_bench.jsonl"' >&2; exit 1; }
+	for policy in autoregressive chain goose; do \
+		$(BIN)/goose bench tau --chat --limit 10 --policy $$policy --prompts $(PROMPTS) || exit 1; done
+
+# The whole of what tests/equivalence/test_embedded_exact.py samples; takes about an hour on two cores.
+exact: $(STAMP)
+	@test -n "$(PROMPTS)" || { echo 'Name prompt files: make exact PROMPTS="gsm8k.jsonl mt_bench.jsonl"' >&2; exit 1; }
+	$(BIN)/goose bench exact --limit 10 --temperature 0.8 --prompts $(PROMPTS)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
