@@ -34,23 +34,20 @@ def noise_keys(seeds: list[int], output_positions: IntArray) -> IntArray:
 
 def gumbel(keys: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     """keys [n, 1] int64, token_ids [n or 1, m] int64 -> [n, m] float32 standard Gumbel noise."""
-    bits = _mix(keys + (token_ids + 1) * _signed(_GAMMA))
-    # 52 bits, centred: strictly inside (0, 1), and exact down to the smallest values, which decide who wins.
+    words = keys + (token_ids + 1).mul_(_signed(_GAMMA))
+    words.bitwise_xor_(_shift(words, 30)).mul_(_signed(_MIX_1))
+    words.bitwise_xor_(_shift(words, 27)).mul_(_signed(_MIX_2))
+    words.bitwise_xor_(_shift(words, 31))
+    # 52 bits, centred: strictly inside (0, 1), with full relative precision at the small values, which decide who wins.
     # The bound keeps the float32 below 1, where the exponential would be infinite.
-    uniform = ((_shift(bits, 12).double() + 0.5) * 2.0**-52).float().clamp_(max=1.0 - 2.0**-24)
+    uniform = _shift(words, 12).to(torch.float32).add_(0.5).mul_(2.0**-52).clamp_(max=1.0 - 2.0**-24)
     exponential = uniform.neg_().log1p_().neg_()
     return exponential.log_().neg_()
 
 
-def _mix(words: torch.Tensor) -> torch.Tensor:
-    words = (words ^ _shift(words, 30)) * _signed(_MIX_1)
-    words = (words ^ _shift(words, 27)) * _signed(_MIX_2)
-    return words ^ _shift(words, 31)
-
-
 def _shift(words: torch.Tensor, bits: int) -> torch.Tensor:
     """Logical right shift: torch's is arithmetic on int64."""
-    return (words >> bits) & ((1 << (64 - bits)) - 1)
+    return (words >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def _signed(word: int) -> int:

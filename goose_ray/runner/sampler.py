@@ -6,21 +6,25 @@ Gumbel noise, the noise being a function of (seed, output position, token).
 
 Why not the inverse of the cumulated distribution, with one uniform a draw? Rounding in a forward of another shape
 moves logits by about 1e-6. Gumbel-max changes its token only if the two best are that close: with probability at most
-2 d, d being the total variation between the two distributions, and at least d is unavoidable. The inverse changes it
-if the uniform lies near any of the boundaries it has in between, whose errors add up: tens of times more often over a
-wide support in vocabulary order, and in sorted order a mere swap of ranks moves boundaries as well.
+2 d, d being the total variation between the two distributions, and d is unavoidable. The inverse changes it if the
+uniform lies near any boundary between tokens, and the errors of boundaries add up. Measured over 8192 random logits:
+1.7 d for Gumbel-max, 116 d for the inverse in vocabulary order, 1700 d in sorted order, where swapped ranks move
+boundaries as well.
 """
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from goose_ray.runner.noise import gumbel
 
-__all__ = ["SamplingRows", "sample", "survivors"]
+__all__ = ["SamplingRows", "cut_off", "sample"]
 
-# Candidates looked at before the whole vocabulary is sorted.
+# Candidates looked at first; where more may survive the limits, all are.
 _FIRST_CANDIDATES = 256
+# Elements of noise made together: what stays in a core's cache.
+_NOISE_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,55 +46,75 @@ class SamplingRows:
 
 def sample(logits: torch.Tensor, how: SamplingRows) -> torch.Tensor:
     """logits [n, vocab] float32 -> [n] int64 tokens"""
-    scores = logits / how.temperature[:, None]
-    vocab_size = logits.shape[1]
-    limited = ((how.top_k > 0) & (how.top_k < vocab_size)) | (how.top_p < 1.0)
+    limited = ((how.top_k > 0) & (how.top_k < logits.shape[1])) | (how.top_p < 1.0)
+    if not limited.any():
+        return _draw_of_all(logits, how, None)
     tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
-    free_rows = torch.nonzero(~limited)[:, 0]
-    if len(free_rows):
-        every_token = torch.arange(vocab_size, device=logits.device)[None]
-        tokens[free_rows] = (scores[free_rows] + gumbel(how.keys[free_rows, None], every_token)).argmax(-1)
-    rows = torch.nonzero(limited)[:, 0]
-    num_candidates = _FIRST_CANDIDATES
-    while len(rows):
-        num_candidates = min(num_candidates, vocab_size)
-        part = how.select(rows)
-        values, ids = scores[rows].topk(num_candidates)
-        kept, complete = survivors(values, scores[rows].logsumexp(-1), part.top_k, part.top_p)
-        if num_candidates == vocab_size:
-            complete = torch.ones_like(complete)
-        noisy = (values + gumbel(part.keys[:, None], ids)).masked_fill_(~kept, -torch.inf)
-        drawn = ids.gather(1, noisy.argmax(-1, keepdim=True))[:, 0]
-        tokens[rows[complete]] = drawn[complete]
-        rows = rows[~complete]
-        num_candidates *= 16
+    for rows, draw in ((torch.nonzero(limited)[:, 0], _draw_limited), (torch.nonzero(~limited)[:, 0], _draw_of_all)):
+        if len(rows):
+            tokens[rows] = draw(logits[rows], how.select(rows), None)
     return tokens
 
 
-def survivors(
+def cut_off(
     values: torch.Tensor, log_mass: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which of the c likeliest tokens survive top_k and top_p.
+    """The lowest score that survives top_k and top_p, from the c best scores alone.
 
-    values [n, c] float32 are their scores, descending; log_mass [n] is the logarithm of the whole vocabulary's mass.
-    Returns kept [n, c] bool and complete [n] bool: whether every survivor is certainly among them.
+    values [n, c] float32 descending; log_mass [n] is the logarithm of the whole vocabulary's mass. Returns the score
+    [n] float32 and complete [n] bool: whether it is certain that every survivor is among the c. A limit by score keeps
+    ties at the edge together, so that the order of equals never matters.
     """
-    num_candidates = values.shape[1]
-    has_k = top_k > 0
-    kth = values.gather(1, (top_k.clamp(1, num_candidates) - 1)[:, None])
+    num_values = values.shape[1]
+    has_k, has_p = top_k > 0, top_p < 1.0
+    kth = values.gather(1, (top_k.clamp(1, num_values) - 1)[:, None])
     in_k = (values >= kth) | ~has_k[:, None]
-    # Beyond the candidates only ties with the k-th could follow.
-    k_inside = has_k & (top_k <= num_candidates) & (values[:, -1] < kth[:, 0])
-    within_k = values.double().masked_fill(~in_k, -torch.inf)
-    log_total = torch.where(k_inside, within_k.logsumexp(-1), log_mass.double())
-    mass = (within_k - log_total[:, None]).exp()
+    # Beyond the c best, only ties with the k-th could follow it.
+    k_complete = has_k & (top_k <= num_values) & (values[:, -1] < kth[:, 0])
+    survivors = values.double().masked_fill(~in_k, -torch.inf)
+    log_total = torch.where(k_complete, survivors.logsumexp(-1), log_mass.double())
+    mass = (survivors - log_total[:, None]).exp()
     mass_before = mass.cumsum(-1) - mass
-    # A limit by value, so that ties at the edge stay together whatever order they came in.
-    last = ((mass_before < top_p[:, None]) & in_k).sum(-1).clamp(min=1) - 1
-    edge = values.gather(1, last[:, None])
-    unlimited_p = top_p >= 1.0
-    kept = in_k & ((values >= edge) | unlimited_p[:, None])
-    p_inside = ~unlimited_p & (mass.sum(-1) >= top_p) & (values[:, -1] < edge[:, 0])
-    # A top_k that reaches past the candidates must be resolved before top_p, which counts the survivors' mass alone.
-    k_resolved = k_inside | ~has_k
-    return kept, k_resolved & (k_inside | p_inside)
+    in_p = (mass_before < top_p[:, None]) | ~has_p[:, None]
+    edge = values.gather(1, (in_k & in_p).sum(-1, keepdim=True).clamp(min=1) - 1)[:, 0]
+    p_complete = has_p & (mass.sum(-1) >= top_p) & (values[:, -1] < edge)
+    # top_p counts the mass of what top_k leaves, so a top_k beyond the c best decides nothing yet.
+    return edge, k_complete | (~has_k & p_complete)
+
+
+def _draw_limited(logits: torch.Tensor, how: SamplingRows, _: None) -> torch.Tensor:
+    """Rows with a top_k or a top_p."""
+    scores = logits / how.temperature[:, None]
+    num_candidates = min(_FIRST_CANDIDATES, scores.shape[1])
+    values, ids = scores.topk(num_candidates)
+    log_mass = scores.logsumexp(-1)
+    edge, complete = cut_off(values, log_mass, how.top_k, how.top_p)
+    noisy = gumbel(how.keys[:, None], ids).add_(values).masked_fill_(values < edge[:, None], -torch.inf)
+    tokens = ids.gather(1, noisy.argmax(-1, keepdim=True))[:, 0]
+    if num_candidates < scores.shape[1] and not complete.all():
+        wide = torch.nonzero(~complete)[:, 0]
+        edge, _complete = cut_off(_descending(scores[wide]), log_mass[wide], how.top_k[wide], how.top_p[wide])
+        tokens[wide] = _draw_of_all(logits[wide], how.select(wide), edge)
+    return tokens
+
+
+def _draw_of_all(logits: torch.Tensor, how: SamplingRows, edge: torch.Tensor | None) -> torch.Tensor:
+    """Over the whole vocabulary, of scores from `edge` [n] on if there is one."""
+    every_token = torch.arange(logits.shape[1], device=logits.device)[None]
+    parts = []
+    rows_at_once = max(1, _NOISE_AT_ONCE // logits.shape[1])
+    for start in range(0, len(logits), rows_at_once):
+        rows = slice(start, start + rows_at_once)
+        scores = logits[rows] / how.temperature[rows, None]
+        noisy = gumbel(how.keys[rows, None], every_token).add_(scores)
+        if edge is not None:
+            noisy.masked_fill_(scores < edge[rows, None], -torch.inf)
+        parts.append(noisy.argmax(-1))
+    return torch.cat(parts)
+
+
+def _descending(scores: torch.Tensor) -> torch.Tensor:
+    """Each row sorted. numpy's vectorised sort of values takes a thirtieth of torch's, which carries indices along."""
+    if scores.device.type == "cpu":
+        return torch.from_numpy(-np.sort(-scores.numpy(), axis=-1))
+    return scores.sort(-1, descending=True).values

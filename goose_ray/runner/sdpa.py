@@ -1,4 +1,4 @@
-"""Attention by PyTorch's own kernels: what runs on the CPU, and the fallback elsewhere.
+"""Attention by PyTorch's own kernel: what runs on the CPU, and the fallback elsewhere.
 
 The rows' keys and values are written to the pool first and read back with the context's, so that a sequence is one
 set of slots. Where those lie close together the pool is read in place, the slots of others masked; else they are
@@ -19,17 +19,37 @@ from goose_ray.runner.visibility import additive_mask, row_visibility
 
 __all__ = ["SdpaBackend", "SdpaStep"]
 
-# Reading foreign slots costs their share of the work, gathering costs a copy of everything: about a third of it.
+# Reading foreign slots costs their share of the work, gathering about a third to a half of it.
 _MAX_SPAN_RATIO = 1.25
-# Up to so many score bytes two plain matrix products beat the blocked kernel, which saves memory traffic beyond.
-_MAX_SCORE_BYTES = 1 << 20
+# Up to so many rows the query heads of one key head stand below each other, so that its keys are read once. Beyond,
+# the product hides the reading, and the mask repeated for each of them would be large.
+_MAX_PACKED_ROWS = 16
+
+
+class Scratch:
+    """Memory for gathered keys and values, kept: fresh pages would cost up to three times the gathering itself."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, torch.Tensor] = {}
+
+    def gather(self, name: str, pool: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        """pool [heads, num_slots, dim], slots [n] -> [heads, n, dim], valid until the next call with that name."""
+        heads, _, dim = pool.shape
+        size = heads * len(slots) * dim
+        if name not in self._buffers or len(self._buffers[name]) < size:
+            self._buffers[name] = pool.new_empty(2 * size)
+        gathered = self._buffers[name][:size].view(heads, len(slots), dim)
+        return torch.index_select(pool, 1, slots, out=gathered)
 
 
 class SdpaBackend:
     """The AttentionBackend of this module."""
 
+    def __init__(self) -> None:
+        self._scratch = Scratch()
+
     def prepare(self, batch: StepBatch, pool: KVPool) -> StepAttention:
-        return SdpaStep(batch, pool)
+        return SdpaStep(batch, pool, self._scratch)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,19 +60,27 @@ class _SequencePlan:
     rows: slice
     # [num_keys] slots to gather, or the run of the pool that holds them; None: its own rows are all there is to see
     keys: torch.Tensor | slice | None
-    # [1, num_rows, num_keys] additive; None: every key is seen by every row, or causally
+    # [1, 1, num_rows, num_keys] additive; None: every key is seen by every row, or causally
     mask: torch.Tensor | None
     causal: bool
-    # query heads per key head -> [1, group * num_rows, num_keys]: the mask once for each of them
+    # query heads per key head -> [1, 1, group * num_rows, num_keys]: the mask once for each of them
     packed_masks: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def packed_mask(self, group: int) -> torch.Tensor | None:
+        if self.mask is None:
+            return None
+        if group not in self.packed_masks:
+            self.packed_masks[group] = self.mask.repeat(1, 1, group, 1)
+        return self.packed_masks[group]
 
 
 class SdpaStep:
     """The StepAttention of this module."""
 
-    def __init__(self, batch: StepBatch, pool: KVPool) -> None:
+    def __init__(self, batch: StepBatch, pool: KVPool, scratch: Scratch) -> None:
         self._batch = batch
         self._pool = pool
+        self._scratch = scratch
         self._dtype = pool.keys[0].dtype
         self._device = pool.keys[0].device
         self._slots: torch.Tensor | slice = _run_of(batch.slots) or self._to_device(batch.slots)
@@ -68,63 +96,29 @@ class SdpaStep:
         scaling: float,
         sliding_window: int | None,
     ) -> torch.Tensor:
-        keys, values = self._pool.keys[layer], self._pool.values[layer]
-        keys[self._slots] = key[0].transpose(0, 1)
-        values[self._slots] = value[0].transpose(0, 1)
+        pool_keys, pool_values = self._pool.keys[layer], self._pool.values[layer]
+        pool_keys[:, self._slots] = key[0]
+        pool_values[:, self._slots] = value[0]
         if sliding_window not in self._plans:
             self._plans[sliding_window] = tuple(self._plan(seq, sliding_window) for seq in self._batch.sequences)
         plans = self._plans[sliding_window]
-        if len(plans) == 1:
-            return self._attend_one(plans[0], query[0], key, value, keys, values, scaling).transpose(0, 1)[None]
-        output = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+        output: torch.Tensor | None = None
         for plan in plans:
-            attended = self._attend_one(plan, query[0, :, plan.rows], key, value, keys, values, scaling)
-            output[0, plan.rows] = attended.transpose(0, 1)
+            if plan.keys is None:
+                keys, values = key[0, :, plan.rows], value[0, :, plan.rows]
+            elif isinstance(plan.keys, slice):
+                keys, values = pool_keys[:, plan.keys], pool_values[:, plan.keys]
+            else:
+                keys = self._scratch.gather("keys", pool_keys, plan.keys)
+                values = self._scratch.gather("values", pool_values, plan.keys)
+            attended = _attend(plan, query[:, :, plan.rows], keys[None], values[None], scaling)
+            if len(plans) == 1:
+                return attended
+            if output is None:
+                output = query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+            output[:, plan.rows] = attended
+        assert output is not None
         return output
-
-    def _attend_one(
-        self,
-        plan: _SequencePlan,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        pool_keys: torch.Tensor,
-        pool_values: torch.Tensor,
-        scaling: float,
-    ) -> torch.Tensor:
-        """query [heads, R, key_dim] -> [heads, R, value_dim]"""
-        if plan.keys is None:
-            keys, values = key[0, :, plan.rows], value[0, :, plan.rows]
-        elif isinstance(plan.keys, slice):
-            keys, values = pool_keys[plan.keys].transpose(0, 1), pool_values[plan.keys].transpose(0, 1)
-        else:
-            keys = pool_keys.index_select(0, plan.keys).transpose(0, 1)
-            values = pool_values.index_select(0, plan.keys).transpose(0, 1)
-        num_heads, num_rows, _ = query.shape
-        kv_heads, num_keys, _ = keys.shape
-        score_bytes = 4 * num_heads * num_rows * num_keys
-        if plan.causal or self._dtype != torch.float32 or self._device.type != "cpu" or score_bytes > _MAX_SCORE_BYTES:
-            attended: torch.Tensor = functional.scaled_dot_product_attention(
-                query[None],
-                keys[None],
-                values[None],
-                attn_mask=None if plan.mask is None else plan.mask[None],
-                is_causal=plan.causal,
-                scale=scaling,
-                enable_gqa=num_heads != kv_heads,
-            )
-            return attended[0]
-        # Query heads that share a key head stand below each other, so that keys are read once and never repeated.
-        group = num_heads // kv_heads
-        packed = query.reshape(kv_heads, group * num_rows, -1)
-        if plan.mask is None:
-            scores = torch.bmm(packed * scaling, keys.transpose(1, 2))
-        else:
-            if group not in plan.packed_masks:
-                plan.packed_masks[group] = plan.mask.repeat(1, group, 1)
-            mask = plan.packed_masks[group].expand(kv_heads, -1, -1)
-            scores = torch.baddbmm(mask, packed, keys.transpose(1, 2), alpha=scaling)
-        return torch.bmm(scores.softmax(-1), values).view(num_heads, num_rows, -1)
 
     def _plan(self, sequence: SequenceStep, window: int | None) -> _SequencePlan:
         rows = slice(sequence.row_start, sequence.row_end)
@@ -136,17 +130,16 @@ class SdpaStep:
             context_start = min(max(0, int(positions[0]) - window + 1), len(sequence.context_slots))
         context = sequence.context_slots[context_start:]
         windowed = window is not None and int(positions.max()) >= window
-        chain = num_rows == sequence.num_chain
-        if len(context) == 0 and chain and not windowed:
+        if len(context) == 0 and num_rows == sequence.num_chain and not windowed:
             return _SequencePlan(rows, None, None, causal=num_rows > 1)
         own = self._batch.slots[rows]
         num_keys = len(context) + num_rows
         low = min(int(own.min()), int(context.min(initial=self._pool.num_slots)))
         high = max(int(own.max()), int(context.max(initial=0))) + 1
+        keys: torch.Tensor | slice
         # A foreign slot may hold the infinity of an overflow, which no mask hides: not with the range of float16.
-        in_place = high - low <= num_keys * _MAX_SPAN_RATIO and self._dtype != torch.float16
-        if in_place:
-            keys: torch.Tensor | slice = slice(low, high)
+        if high - low <= num_keys * _MAX_SPAN_RATIO and self._dtype != torch.float16:
+            keys = slice(low, high)
             context_columns, own_columns, num_columns = context - low, own - low, high - low
         else:
             keys = self._to_device(np.concatenate((context, own)))
@@ -164,10 +157,34 @@ class SdpaStep:
             num_columns=num_columns,
             window=window if windowed else None,
         )
-        return _SequencePlan(rows, keys, self._to_device(mask).to(self._dtype)[None], causal=False)
+        return _SequencePlan(rows, keys, self._to_device(mask).to(self._dtype)[None, None], causal=False)
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)
+
+
+def _attend(
+    plan: _SequencePlan, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float
+) -> torch.Tensor:
+    """query [1, heads, R, key_dim], keys and values [1, kv_heads, num_keys, dim] -> [1, R, heads, value_dim]"""
+    num_heads, num_rows = query.shape[1], query.shape[2]
+    kv_heads = keys.shape[1]
+    group = num_heads // kv_heads
+    if group == 1 or plan.causal or num_rows > _MAX_PACKED_ROWS:
+        return functional.scaled_dot_product_attention(
+            query,
+            keys,
+            values,
+            attn_mask=plan.mask,
+            is_causal=plan.causal,
+            scale=scaling,
+            enable_gqa=group > 1,
+        ).transpose(1, 2)
+    packed = query.reshape(1, kv_heads, group * num_rows, -1)
+    attended = functional.scaled_dot_product_attention(
+        packed, keys, values, attn_mask=plan.packed_mask(group), scale=scaling
+    )
+    return attended.view(1, num_heads, num_rows, -1).transpose(1, 2)
 
 
 def _run_of(slots: IntArray) -> slice | None:

@@ -43,17 +43,19 @@ def check_config(model: PreTrainedModel) -> None:
 def longest_sequence(model: PreTrainedModel, wanted: int | None) -> int:
     """`wanted`, or the model's own limit; raises ConfigError if the model cannot serve `wanted` tokens exactly."""
     config = model.config.get_text_config()
-    limit = int(config.max_position_embeddings)
+    limit = getattr(config, "max_position_embeddings", None)
+    if limit is None:
+        raise ModelLoadError(f"{type(model).__name__} states no max_position_embeddings, so its limit is unknown")
     reason = "the model's max_position_embeddings"
     for parameters in _rope_parameters(config):
         if parameters.get("rope_type") in _LENGTH_DEPENDENT_ROPE:
             original = parameters.get("original_max_position_embeddings") or limit
             if original < limit:
-                limit = int(original)
+                limit = original
                 reason = f"where its {parameters['rope_type']!r} rotary embedding starts to depend on the batch"
     if wanted is not None and wanted > limit:
         raise ConfigError(f"max_model_len must be at most {limit} ({reason}), not {wanted}")
-    return limit if wanted is None else wanted
+    return int(limit) if wanted is None else wanted
 
 
 def _rope_parameters(config: Any) -> list[dict[str, Any]]:
@@ -117,8 +119,8 @@ def observe_layers(model: PreTrainedModel) -> tuple[LayerShape, ...]:
             "models with other kinds of layers are not supported"
         )
     window = getattr(config, "sliding_window", None)
-    slides = "sliding_attention" in (getattr(config, "layer_types", None) or ())
-    if slides and window not in observer.windows:
+    slides = "sliding_attention" in (getattr(config, "layer_types", None) or ("sliding_attention",))
+    if window is not None and slides and window not in observer.windows:
         raise ModelLoadError(f"{name} does not tell its attention function the sliding window of {window}")
     return tuple(observer.shapes[layer] for layer in range(config.num_hidden_layers))
 
@@ -136,8 +138,11 @@ class Trial:
         paths = torch.tensor([[0, 1, 2, 3], [0, 1, 4, 5]], device=model.device)
         with torch.inference_mode():
             # One path a forward: a batch of them would be a different computation for experts.
-            logits = [model(input_ids=path[None], use_cache=False).logits[0].float() for path in paths]
-        return cls(torch.stack(logits))
+            logits = [
+                model(input_ids=path[None], attention_mask=torch.ones_like(path)[None], use_cache=False).logits[0]
+                for path in paths
+            ]
+        return cls(torch.stack(logits).float())
 
     def steps(self) -> tuple[StepBatch, StepBatch]:
         tree = TokenTree.from_parents([1, 2, 3, 4, 5], [-1, 0, 1, 0, 3])

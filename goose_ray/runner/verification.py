@@ -30,7 +30,7 @@ class RowScores:
     # [T] int64: the likeliest token (the lowest id of equals) at tree rows of greedy sequences, else unspecified
     greedy_ids: IntArray
     # [num_sampled, vocab] float32: logits at the tree rows of sampled sequences
-    sampled_logits: torch.Tensor | None
+    sampled_logits: torch.Tensor
     # [T] int64: row of `sampled_logits`, -1 for other rows
     sampled_index: IntArray
     harvest: HarvestRows | None
@@ -52,7 +52,9 @@ def score_rows(batch: StepBatch, hidden: torch.Tensor, head: Callable[[torch.Ten
         logits = head(hidden if len(chunk) == len(hidden) else hidden[_on(hidden.device, chunk)])
         if greedy[chunk].any():
             greedy_ids[chunk] = logits.argmax(-1).cpu().numpy()
-        if sampled[chunk].any():
+        if sampled[chunk].all():
+            sampled_parts.append(logits)
+        elif sampled[chunk].any():
             sampled_parts.append(logits[_on(logits.device, np.flatnonzero(sampled[chunk]))])
         if batch.harvest_k:
             ids, probs = top_successors(logits, batch.harvest_k)
@@ -60,7 +62,7 @@ def score_rows(batch: StepBatch, hidden: torch.Tensor, head: Callable[[torch.Ten
             top_probs.append(probs)
     return RowScores(
         greedy_ids=greedy_ids,
-        sampled_logits=torch.cat(sampled_parts) if sampled_parts else None,
+        sampled_logits=sampled_parts[0] if len(sampled_parts) == 1 else torch.cat(sampled_parts or [hidden[:0]]),
         sampled_index=sampled_index,
         harvest=HarvestRows(rows, torch.cat(top_ids).cpu().numpy(), torch.cat(top_probs).cpu().numpy())
         if top_ids
@@ -79,7 +81,7 @@ def verify_trees(batch: StepBatch, scores: RowScores) -> tuple[VerifiedPath | No
         rows = anchors[walking] + nodes
         tokens: IntArray = scores.greedy_ids[rows]
         by_chance = np.flatnonzero(scores.sampled_index[rows] >= 0)
-        if len(by_chance) and scores.sampled_logits is not None:
+        if len(by_chance):
             depths = np.array([trees[walking[i]].depths[nodes[i]] for i in by_chance], dtype=np.int64)
             asked = [sequences[walking[i]].sampling for i in by_chance]
             device = scores.sampled_logits.device
