@@ -2,8 +2,8 @@
 
 Rows. A forward has at most `max_batch_rows`. Every decoding sequence gets its anchor row. Of the rows then left,
 waiting prefill may take half (rounded up), or more where the draft trees of the decoding sequences cannot use the
-other half; drafts get the rest. So neither starves: no more sequences run than there are rows, hence a prefill row is
-left whenever a prefill is running.
+other half; drafts get the rest. So neither starves: a sequence is admitted only where a row is left for it, hence no
+more run than there are rows, and one is left whenever a prefill is running.
 
 KV slots. Every running sequence has room for its whole chain, prefill included, before anything else gets any; drafts
 use what is then left and never push anyone out. When the chains no longer fit, the sequence admitted last is preempted:
@@ -52,7 +52,7 @@ class Scheduler:
     ) -> None:
         self._allocator = allocator
         self._max_batch_rows = max_batch_rows
-        self._max_running = min(max_running_requests, max_batch_rows)
+        self._max_running = max_running_requests
         self._budget = budget
         # in order of arrival, but preempted ones first
         self._waiting: deque[SequenceState] = deque()

@@ -22,28 +22,50 @@ PATIENCE_S = 60.0
 
 
 class Gate:
-    """Passed by every forward: notes who takes part, and holds them while it is closed."""
+    """Every forward comes by: while the gate is closed, it is held until it is let pass."""
 
     def __init__(self) -> None:
-        self._open = threading.Event()
-        self._open.set()
-        self._arrived = threading.Event()
+        self._changed = threading.Condition()
+        self._is_open = False
+        self._passes = 0
+        self._holds = False
+        # who took part in each forward
         self.steps: list[list[str]] = []
 
     def __call__(self, batch: StepBatch) -> None:
-        self.steps.append([step.request_id for step in batch.sequences])
-        self._arrived.set()
-        assert self._open.wait(PATIENCE_S), "the gate was never opened"
-
-    def close(self) -> None:
-        self._arrived.clear()
-        self._open.clear()
+        with self._changed:
+            self.steps.append([step.request_id for step in batch.sequences])
+            self._holds = True
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self._is_open or self._passes, PATIENCE_S), "never let pass"
+            self._passes = max(0, self._passes - 1)
+            self._holds = False
 
     def open(self) -> None:
-        self._open.set()
+        with self._changed:
+            self._is_open = True
+            self._changed.notify_all()
 
-    def wait_for_a_step(self) -> None:
-        assert self._arrived.wait(PATIENCE_S), "no step came"
+    def _next_step(self, passes: int) -> None:
+        with self._changed:
+            if passes:
+                self._passes, self._holds = passes, False
+                self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self._holds, PATIENCE_S), "no step came"
+
+    async def holds(self) -> None:
+        """Waits until a forward is held; what was posted before is then in the engine's inbox at least."""
+        await asyncio.to_thread(self._next_step, 0)
+
+    async def pass_until(self, future: "asyncio.Future[RequestOutput]") -> RequestOutput:
+        """Lets one forward after another pass until the future is done; the next one is held then."""
+        await self.holds()
+        while not future.done():
+            await asyncio.to_thread(self._next_step, 1)
+            # Its callbacks were scheduled before the forward that is held now.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return future.result()
 
 
 @contextmanager
@@ -67,6 +89,10 @@ def slow_engine(gate: Gate, *, max_running_requests: int = 8, max_waiting_reques
         max_running_requests=max_running_requests,
         max_waiting_requests=max_waiting_requests,
     )
+
+
+def first_of(outputs: AsyncGenerator[RequestOutput]) -> "asyncio.Future[RequestOutput]":
+    return asyncio.ensure_future(anext(outputs))
 
 
 async def collect(outputs: AsyncGenerator[RequestOutput]) -> Reply:
@@ -134,9 +160,7 @@ def test_a_caller_who_leaves_takes_its_sequence_out_before_the_next_step(how: st
     async def main(loop: EngineLoop) -> None:
         stays = asyncio.ensure_future(collect(loop.generate(make_request("stays", (4, 5), max_tokens=20))))
         leaves = loop.generate(make_request("leaves", max_tokens=200))
-        await anext(leaves)
-        gate.close()
-        await asyncio.to_thread(gate.wait_for_a_step)
+        await gate.pass_until(first_of(leaves))
         # A forward is under way and the event loop is not.
         if how == "closed":
             await leaves.aclose()
@@ -146,6 +170,7 @@ def test_a_caller_who_leaves_takes_its_sequence_out_before_the_next_step(how: st
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+        assert "leaves" in gate.steps[-1]
         steps_before = len(gate.steps)
         gate.open()
         assert (await stays).token_ids == expected(make_request("stays", (4, 5), max_tokens=20))[1]
@@ -164,9 +189,7 @@ def test_an_id_used_again_at_once_gets_nothing_of_the_old_request() -> None:
 
     async def main(loop: EngineLoop) -> None:
         old = loop.generate(make_request("same", (1, 2, 3), max_tokens=200))
-        await anext(old)
-        gate.close()
-        await asyncio.to_thread(gate.wait_for_a_step)
+        await gate.pass_until(first_of(old))
         # The step under way will still bring a token of the old request.
         await old.aclose()
         request = make_request("same", (7, 8), max_tokens=12)
@@ -184,15 +207,15 @@ def test_a_refused_duplicate_leaves_the_first_alone() -> None:
 
     async def main(loop: EngineLoop) -> None:
         request = make_request("same", max_tokens=12)
-        first = loop.generate(request)
-        reply = Reply()
-        reply.add(await anext(first))
+        first = asyncio.ensure_future(collect(loop.generate(request)))
+        await gate.holds()
         async with aclosing(loop.generate(make_request("same", (7, 8)))) as second:
+            refused = first_of(second)
+            await asyncio.sleep(0)
+            gate.open()
             with pytest.raises(InvalidRequestError, match="'same' is in use"):
-                await anext(second)
-        async for output in first:
-            reply.add(output)
-        assert reply.visible == expected(request)
+                await refused
+        assert (await first).visible == expected(request)
 
     with running(slow_engine(gate), gate) as loop:
         asyncio.run(main(loop))
@@ -211,11 +234,10 @@ def test_a_bad_request_is_refused_and_the_next_is_served() -> None:
 
 def test_too_many_are_refused() -> None:
     gate = Gate()
-    gate.close()
 
     async def main(loop: EngineLoop) -> None:
         held = asyncio.ensure_future(collect(loop.generate(make_request("a", max_tokens=5))))
-        await asyncio.to_thread(gate.wait_for_a_step)
+        await gate.holds()
         more = [asyncio.ensure_future(collect(loop.generate(make_request(name, max_tokens=5)))) for name in "bc"]
         await asyncio.sleep(0)
         gate.open()
@@ -229,22 +251,22 @@ def test_too_many_are_refused() -> None:
 def test_an_event_loop_that_is_gone_cancels_its_requests() -> None:
     gate = Gate()
 
-    async def leave(loop: EngineLoop) -> None:
-        outputs = loop.generate(make_request("orphan", max_tokens=240))
-        await anext(outputs)
-        gate.close()
-        await asyncio.to_thread(gate.wait_for_a_step)
-
     with running(slow_engine(gate), gate) as loop:
+        outputs = loop.generate(make_request("orphan", max_tokens=240))
+
+        async def leave() -> None:
+            await gate.pass_until(first_of(outputs))
+
         # Not asyncio.run, which would close the generator properly.
         own = asyncio.new_event_loop()
-        own.run_until_complete(leave(loop))
+        own.run_until_complete(leave())
+        own.run_until_complete(own.shutdown_default_executor())
         own.close()
         gate.open()
-        reply = asyncio.run(collect(loop.generate(make_request("next", max_tokens=100))))
+        reply = asyncio.run(collect(loop.generate(make_request("next", max_tokens=240))))
         assert reply.finish_reason == "length"
         assert loop.stats().finished_by_reason == {"length": 1, "abort": 1}
-        assert ["next"] in gate.steps
+        assert gate.steps[-1] == ["next"]
 
 
 def test_a_dead_engine_is_told_to_everyone() -> None:
@@ -268,7 +290,6 @@ def test_a_dead_engine_is_told_to_everyone() -> None:
 
 def test_a_stalled_step_is_unhealthy_until_it_ends() -> None:
     gate = Gate()
-    gate.close()
     now = 1000.0
     loop = EngineLoop(slow_engine(gate), stall_timeout_s=300.0, clock=lambda: now)
     loop.start()
@@ -276,7 +297,7 @@ def test_a_stalled_step_is_unhealthy_until_it_ends() -> None:
     async def main() -> None:
         nonlocal now
         reply = asyncio.ensure_future(collect(loop.generate(make_request())))
-        await asyncio.to_thread(gate.wait_for_a_step)
+        await gate.holds()
         now += 299.0
         loop.check_health()
         now += 2.0
@@ -312,9 +333,7 @@ def test_stopping_ends_what_runs_and_what_waits_with_abort() -> None:
 
     async def main(loop: EngineLoop) -> None:
         names = [asyncio.ensure_future(collect(loop.generate(make_request(n, max_tokens=200)))) for n in "ab"]
-        await asyncio.to_thread(gate.wait_for_a_step)
-        gate.close()
-        await asyncio.to_thread(gate.wait_for_a_step)
+        await gate.holds()
         late = asyncio.ensure_future(collect(loop.generate(make_request("late", max_tokens=200))))
         await asyncio.sleep(0)
         stopping = asyncio.ensure_future(asyncio.to_thread(loop.stop))
