@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterator
 from contextlib import aclosing, contextmanager
+from typing import Any, TypeVar
 
 import pytest
 from engine_helpers import Reply, ScriptedSpeculator, make_engine, make_request, plain_reply
@@ -19,6 +20,8 @@ from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedErr
 MODEL = looping_model()
 # A test that hangs is a failure, not a wait.
 PATIENCE_S = 60.0
+
+T = TypeVar("T")
 
 
 class Gate:
@@ -91,6 +94,10 @@ def slow_engine(gate: Gate, *, max_running_requests: int = 8, max_waiting_reques
     )
 
 
+def run_here(main: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(main, PATIENCE_S))
+
+
 def first_of(outputs: AsyncGenerator[RequestOutput]) -> "asyncio.Future[RequestOutput]":
     return asyncio.ensure_future(anext(outputs))
 
@@ -119,13 +126,13 @@ def test_concurrent_requests_each_get_their_own_reply() -> None:
 
         def other() -> None:
             try:
-                asyncio.run(main(loop, "ABCDEF"))
+                run_here(main(loop, "ABCDEF"))
             except BaseException as error:
                 errors.append(error)
 
         thread = threading.Thread(target=other)
         thread.start()
-        asyncio.run(main(loop, "abcdef"))
+        run_here(main(loop, "abcdef"))
         thread.join(PATIENCE_S)
         assert not errors
         assert loop.stats().kv_slots_used == 0
@@ -137,7 +144,7 @@ def test_one_item_a_step_with_all_its_tokens() -> None:
         return [len(output.token_ids) async for output in loop.generate(make_request(max_tokens=20))]
 
     with running(make_engine(MODEL)) as loop:
-        assert asyncio.run(main(loop)) == [9, 9, 2]
+        assert run_here(main(loop)) == [9, 9, 2]
         assert [record.rows for record in loop.step_trace()] == [11, 9, 2]
 
 
@@ -150,7 +157,7 @@ def test_whoever_has_the_last_token_finds_it_counted() -> None:
                 assert sum(accepted for _, accepted in loop.acceptance().totals().values()) == output.stats.accepted
 
     with running(make_engine(MODEL, Speculator(policy="chain"))) as loop:
-        asyncio.run(main(loop))
+        run_here(main(loop))
 
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
@@ -181,7 +188,7 @@ def test_a_caller_who_leaves_takes_its_sequence_out_before_the_next_step(how: st
         assert loop.stats().finished_by_reason == {"length": 1, "abort": 1}
 
     with running(slow_engine(gate), gate) as loop:
-        asyncio.run(main(loop))
+        run_here(main(loop))
 
 
 def test_an_id_used_again_at_once_gets_nothing_of_the_old_request() -> None:
@@ -199,7 +206,7 @@ def test_an_id_used_again_at_once_gets_nothing_of_the_old_request() -> None:
         assert (await new).visible == expected(request)
 
     with running(slow_engine(gate), gate) as loop:
-        asyncio.run(main(loop))
+        run_here(main(loop))
 
 
 def test_a_refused_duplicate_leaves_the_first_alone() -> None:
@@ -218,7 +225,7 @@ def test_a_refused_duplicate_leaves_the_first_alone() -> None:
         assert (await first).visible == expected(request)
 
     with running(slow_engine(gate), gate) as loop:
-        asyncio.run(main(loop))
+        run_here(main(loop))
 
 
 def test_a_bad_request_is_refused_and_the_next_is_served() -> None:
@@ -229,7 +236,7 @@ def test_a_bad_request_is_refused_and_the_next_is_served() -> None:
         loop.check_health()
 
     with running(make_engine(MODEL)) as loop:
-        asyncio.run(main(loop))
+        run_here(main(loop))
 
 
 def test_too_many_are_refused() -> None:
@@ -245,7 +252,7 @@ def test_too_many_are_refused() -> None:
         assert [type(result) for result in results] == [Reply, Reply, OverloadedError]
 
     with running(slow_engine(gate, max_running_requests=1, max_waiting_requests=1), gate) as loop:
-        asyncio.run(main(loop))
+        run_here(main(loop))
 
 
 def test_an_event_loop_that_is_gone_cancels_its_requests() -> None:
@@ -263,7 +270,7 @@ def test_an_event_loop_that_is_gone_cancels_its_requests() -> None:
         own.run_until_complete(own.shutdown_default_executor())
         own.close()
         gate.open()
-        reply = asyncio.run(collect(loop.generate(make_request("next", max_tokens=240))))
+        reply = run_here(collect(loop.generate(make_request("next", max_tokens=240))))
         assert reply.finish_reason == "length"
         assert loop.stats().finished_by_reason == {"length": 1, "abort": 1}
         assert gate.steps[-1] == ["next"]
@@ -283,7 +290,7 @@ def test_a_dead_engine_is_told_to_everyone() -> None:
             await collect(loop.generate(make_request("late")))
 
     with running(make_engine(MODEL, runner=FakeRunner(MODEL, on_step=fail))) as loop:
-        asyncio.run(main(loop))
+        run_here(main(loop))
         with pytest.raises(EngineDeadError, match="out of memory"):
             loop.check_health()
 
@@ -308,7 +315,7 @@ def test_a_stalled_step_is_unhealthy_until_it_ends() -> None:
         loop.check_health()
 
     try:
-        asyncio.run(main())
+        run_here(main())
     finally:
         gate.open()
         loop.stop()
@@ -345,7 +352,7 @@ def test_stopping_ends_what_runs_and_what_waits_with_abort() -> None:
     runner = FakeRunner(MODEL, on_step=gate)
     engine = make_engine(MODEL, ScriptedSpeculator(MODEL, length=0), runner=runner, max_running_requests=1)
     with running(engine, gate) as loop:
-        asyncio.run(main(loop))
+        run_here(main(loop))
         assert loop.stats().kv_slots_used == 0
         assert loop.stats().num_requests_waiting == 0
     assert runner.is_shut_down
@@ -358,13 +365,13 @@ def test_start_and_stop_may_be_called_again_but_a_life_is_lived_once() -> None:
     loop.start()
     loop.start()
     loop.check_health()
-    assert asyncio.run(collect(loop.generate(make_request()))).finish_reason == "length"
+    assert run_here(collect(loop.generate(make_request()))).finish_reason == "length"
     loop.stop()
     loop.stop()
     with pytest.raises(EngineDeadError, match="not running"):
         loop.check_health()
     with pytest.raises(EngineDeadError, match="not running"):
-        asyncio.run(collect(loop.generate(make_request())))
+        run_here(collect(loop.generate(make_request())))
     with pytest.raises(EngineDeadError, match="cannot be started again"):
         loop.start()
     assert "goose-engine" not in {thread.name for thread in threading.enumerate()}
