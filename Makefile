@@ -14,7 +14,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "$(PYTHON) is missing or is older than Python 3.11. Install Python 3.11 or newer with its venv module," >&2; \
-		echo "or name the one you have: make $(or $(MAKECMDGOALS),serve) PYTHON=python3.12" >&2; \
+		echo "or name the one you have: make $(or $(MAKECMDGOALS),serve) PYTHON=/path/to/python3" >&2; \
 		exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
