@@ -284,9 +284,9 @@ class TestCluster:
         assert answer["sources"]["context"]["attempted"] == 0
 
 
-async def _hang_up(app: FastAPI, body: dict[str, Any], hang_up: asyncio.Event) -> None:
-    """One POST whose client disconnects when `hang_up` is set."""
-    sent = False
+async def _hang_up(app: FastAPI, path: str, body: dict[str, Any]) -> None:
+    """One POST whose client disconnects at the first text."""
+    sent, hang_up = False, asyncio.Event()
 
     async def receive() -> dict[str, Any]:
         nonlocal sent
@@ -303,8 +303,8 @@ async def _hang_up(app: FastAPI, body: dict[str, Any], hang_up: asyncio.Event) -
     scope = {
         "type": "http",
         "method": "POST",
-        "path": "/v1/chat/completions",
-        "raw_path": b"/v1/chat/completions",
+        "path": path,
+        "raw_path": path.encode(),
         "query_string": b"",
         "headers": [(b"content-type", b"application/json")],
         "http_version": "1.1",
@@ -317,14 +317,17 @@ async def _hang_up(app: FastAPI, body: dict[str, Any], hang_up: asyncio.Event) -
     await app(scope, receive, send)
 
 
-def test_a_client_that_hangs_up_in_mid_stream_ends_the_call() -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/v1/chat/completions", CHAT), ("/v1/completions", {"model": MODEL, "prompt": ["a", "b"]})],
+)
+def test_a_client_that_hangs_up_in_mid_stream_ends_its_calls(path: str, body: dict[str, Any]) -> None:
     async def scenario() -> None:
         backend = ScriptedBackend()
         backend.gate = asyncio.Event()  # never set: without the hang-up the stream would not end
-        await asyncio.wait_for(
-            _hang_up(build_http_app(backend, MODEL), {**CHAT, "stream": True}, asyncio.Event()), timeout=10
-        )
-        assert len(backend.closed) == 1
+        hanging_up = _hang_up(build_http_app(backend, MODEL), path, {**body, "stream": True})
+        await asyncio.wait_for(hanging_up, timeout=10)
+        assert len(backend.closed) == len(backend.calls)
 
     asyncio.run(scenario())
 
