@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 
 from goose.calibration import AcceptanceTable
 from goose_ray.engine.engine import Engine
@@ -31,22 +31,31 @@ _ACCEPTANCE_PERIOD_S = 0.5
 class _Stream:
     """One caller's end of a request: where its outputs go."""
 
-    __slots__ = ("_event_loop", "arrived_s", "ended", "items", "request")
+    __slots__ = ("arrived_s", "ended", "event_loop", "items", "request")
 
     def __init__(self, request: GenerationRequest, arrived_s: float) -> None:
         self.request = request
         self.arrived_s = arrived_s
+        self.event_loop = asyncio.get_running_loop()
         self.items: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
         self.ended = False
-        self._event_loop = asyncio.get_running_loop()
 
-    def put(self, item: RequestOutput | Exception) -> bool:
-        """False if the caller's event loop is closed. Called by the engine's thread."""
-        try:
-            self._event_loop.call_soon_threadsafe(self.items.put_nowait, item)
-        except RuntimeError:
-            return False
-        return True
+
+def _send(event_loop: asyncio.AbstractEventLoop, items: Sequence[tuple[_Stream, RequestOutput | Exception]]) -> bool:
+    """Puts the items into streams of one event loop, from another thread. False if that loop is closed.
+
+    All at once, because each call wakes the loop's thread, which then wants the interpreter that the engine needs.
+    """
+
+    def put() -> None:
+        for stream, item in items:
+            stream.items.put_nowait(item)
+
+    try:
+        event_loop.call_soon_threadsafe(put)
+    except RuntimeError:
+        return False
+    return True
 
 
 class EngineLoop:
@@ -202,7 +211,7 @@ class EngineLoop:
             self._engine.add_request(stream.request, arrived_s=stream.arrived_s)
         except Exception as error:
             # The engine has kept nothing of it, so whatever is wrong is this request's own affair.
-            stream.put(error)
+            _send(stream.event_loop, [(stream, error)])
         else:
             self._streams[stream.request.request_id] = stream
 
@@ -222,13 +231,16 @@ class EngineLoop:
         self._dispatch(outputs)
 
     def _dispatch(self, outputs: Iterable[RequestOutput]) -> None:
+        by_event_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, RequestOutput]]] = {}
         for output in outputs:
             stream = self._streams[output.request_id]
             if output.finish_reason:
                 del self._streams[output.request_id]
-                stream.put(output)
-            elif not stream.put(output):
-                self._cancel(stream)
+            by_event_loop.setdefault(stream.event_loop, []).append((stream, output))
+        for event_loop, items in by_event_loop.items():
+            if not _send(event_loop, items):
+                for stream, _ in items:
+                    self._cancel(stream)
 
     def _publish(self) -> None:
         self._stats = self._engine.stats()
@@ -246,4 +258,4 @@ class EngineLoop:
         for stream in orphans:
             dead = EngineDeadError(f"the engine loop has died: {error}")
             dead.__cause__ = error
-            stream.put(dead)
+            _send(stream.event_loop, [(stream, dead)])

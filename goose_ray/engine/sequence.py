@@ -143,7 +143,9 @@ class SequenceState:
         )
 
     def stats(self, *, num_withdrawn: int = 0) -> SpeculationStats:
-        """Counts so far, without the last `num_withdrawn` tokens (those of a trimmed stop string)."""
+        """Counts so far. The last `num_withdrawn` tokens, those of a trimmed stop string, are neither committed nor
+        accepted; what they were to the sources is not taken back.
+        """
         committed = len(self._accepted) - num_withdrawn
         return SpeculationStats(
             steps=self.num_steps,
