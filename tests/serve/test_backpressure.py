@@ -73,6 +73,6 @@ def test_a_client_that_comes_back_is_served_and_lasting_load_gets_a_second_repli
             await asyncio.gather(waiting, *asking)
 
     def has_two() -> bool:
-        return server.get("/health")["replicas"]["healthy"] == 2
+        return bool(server.get("/health")["replicas"]["healthy"] == 2)
 
     asyncio.run(scenario())

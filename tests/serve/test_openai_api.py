@@ -16,6 +16,9 @@ ENGINE = {"max_model_len": 1024}
 # one replica, so that what its steps hold is known
 SERVER = {"autoscaling_config": {"min_replicas": 1, "max_replicas": 1, "target_ongoing_requests": 8}}
 
+# of deployments/goose.yaml
+MAX_ONGOING = 32
+
 QUESTION = "What is the capital of France?"
 # what the model goes on copying: characters of four bytes in three tokens each, between letters of one
 FACES = "a😀b😀a😀b😀a😀b😀a😀b😀a😀"
@@ -334,3 +337,27 @@ class TestCluster:
             usage["prompt_tokens"],
             1,
         ]
+
+    def test_a_full_replica_is_still_seen_and_healthy(self, server: Server) -> None:
+        """Control calls wait for a place as requests do; what is shown then is what the aggregator remembers."""
+        body = {"model": MODEL, **LONG, "stream": True, "goose": {"policy": "autoregressive"}}
+
+        async def scenario() -> list[httpx.Response]:
+            async with httpx.AsyncClient(base_url=server.url, timeout=120) as http:
+                filling = [
+                    asyncio.create_task(http.post("/v1/chat/completions", json=body)) for _ in range(MAX_ONGOING)
+                ]
+                await asyncio.to_thread(eventually, is_full, within_s=60, what="a full replica")
+                answers = [await http.get(path) for path in ("/health", "/metrics", "/v1/models")]
+                for request in filling:
+                    request.cancel()
+                await asyncio.wait(filling)
+            return answers
+
+        def is_full() -> bool:
+            return (
+                server.metric("vllm:num_requests_running") + server.metric("vllm:num_requests_waiting") == MAX_ONGOING
+            )
+
+        assert [answer.status_code for answer in asyncio.run(scenario())] == [200, 200, 200]
+        eventually(server.is_idle, within_s=30, what="the abandoned requests to be gone")

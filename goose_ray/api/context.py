@@ -1,0 +1,36 @@
+"""How many tokens a call may generate. Knows lengths alone, neither tokens nor models."""
+
+from dataclasses import replace
+
+from goose_ray.api.calls import GenerateCall
+from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.errors import InvalidRequestError
+
+__all__ = ["fit_to_context"]
+
+
+def fit_to_context(call: GenerateCall, num_prompt_tokens: int, context_length: int) -> SamplingParams:
+    """The call's sampling with a `max_tokens` that the context holds.
+
+    Raises InvalidRequestError if the prompt leaves no room, or less than the client asked for.
+    """
+    room = context_length - num_prompt_tokens
+    sampling = call.sampling
+    if room < 1:
+        raise InvalidRequestError(
+            f"This model's maximum context length is {context_length} tokens; your {call.prompt_param} came to "
+            f"{num_prompt_tokens} and leave no room for an answer. Please shorten them.",
+            param=call.prompt_param,
+            code="context_length_exceeded",
+        )
+    if call.clip_max_tokens:
+        return replace(sampling, max_tokens=min(sampling.max_tokens, room))
+    if sampling.max_tokens > room:
+        raise InvalidRequestError(
+            f"This model's maximum context length is {context_length} tokens; you asked for "
+            f"{num_prompt_tokens + sampling.max_tokens} ({num_prompt_tokens} in the {call.prompt_param}, "
+            f"{sampling.max_tokens} in the answer). Please shorten one of them.",
+            param=call.prompt_param,
+            code="context_length_exceeded",
+        )
+    return sampling

@@ -1,0 +1,44 @@
+"""The deployment's configuration from YAML arguments and the environment."""
+
+from typing import Any
+
+import pytest
+
+from goose_ray.config import EMBEDDED_MODEL, GooseConfig
+from goose_ray.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _no_model_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOSE_MODEL", raising=False)
+
+
+def test_without_arguments_the_embedded_model_is_served() -> None:
+    config = GooseConfig.from_args({})
+    assert config.model == config.model_name == EMBEDDED_MODEL
+
+
+def test_the_environment_names_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOSE_MODEL", "org/other")
+    config = GooseConfig.from_args({"model": EMBEDDED_MODEL, "engine": {"budget": 8}})
+    assert (config.model, config.engine.budget) == ("org/other", 8)
+
+
+def test_the_served_name_may_differ_from_the_model() -> None:
+    assert GooseConfig.from_args({"model": "org/other", "served_model_name": "duck"}).model_name == "duck"
+
+
+@pytest.mark.parametrize(
+    ("args", "field"),
+    [
+        ({"modle": "x"}, "modle"),
+        ({"engine": {"budget": 0}}, "engine.budget"),
+        ({"engine": {"speed": 9}}, "engine.speed"),
+        ({"dtype": "int3"}, "dtype"),
+        ({"report_period_s": 0}, "report_period_s"),
+        ({"report_period_s": 7, "replica_silent_after_s": 6}, "replica_silent_after_s"),
+    ],
+)
+def test_a_wrong_field_is_named(args: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=field):
+        GooseConfig.from_args(args)
