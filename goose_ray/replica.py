@@ -5,6 +5,8 @@ Knows Serve's life of a replica (start, health, shutdown) and neither HTTP nor h
 
 import asyncio
 import itertools
+import logging
+import os
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -28,8 +30,10 @@ from goose_ray.telemetry.reporter import Reporter
 
 __all__ = ["GooseServer"]
 
+logger = logging.getLogger(__name__)
 
 _REPORT_TIMEOUT_S = 5.0
+_WATCH_PERIOD_S = 0.5
 
 
 class GooseServer:
@@ -49,6 +53,7 @@ class GooseServer:
         )
         await self._warm_up()
         self._reporter.start()
+        self._watch = asyncio.create_task(self._leave_when_dead())
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta | Failure]:
         """One item a step. Closing it cancels the request before the next step. Our errors come as a `Failure`."""
@@ -60,7 +65,7 @@ class GooseServer:
             async with aclosing(self._engine.generate(request)) as outputs:
                 async for output in outputs:
                     if output.finish_reason == "abort":
-                        raise EngineDeadError("the engine gave this request up; its log says why")
+                        raise GooseRayError("the engine gave this request up; its log says why")
                     yield _delta(output, prompt)
                     prompt = None
         except InvalidRequestError as error:
@@ -87,8 +92,22 @@ class GooseServer:
 
     async def __del__(self) -> None:
         """Serve awaits it when it takes the replica down in peace."""
+        self._watch.cancel()
         await self._reporter.stop()
         await asyncio.to_thread(self._engine.stop)
+
+    async def _leave_when_dead(self) -> None:
+        """Ends the process once its engine is dead: nothing revives it.
+
+        Serve replaces a replica that fails its health checks after three of them and sends it requests till then, all
+        the more as it is quick to fail them. One whose process has ended is replaced at once, and the requests it had
+        go on elsewhere.
+        """
+        while self._is_healthy():
+            await asyncio.sleep(_WATCH_PERIOD_S)
+        logger.critical("the engine is dead: this replica leaves")
+        await self._reporter.report()
+        os._exit(1)
 
     async def _warm_up(self) -> None:
         """A process' first forwards are slow: they are not a client's. Plain decoding leaves acceptance at zero."""

@@ -33,7 +33,7 @@ _DEFAULT_RETRY_AFTER_S = 1.0
 
 
 class _ReplicaLostError(EngineDeadError):
-    """The replica died under the call."""
+    """The replica, or its engine, died under the call."""
 
 
 class ServeBackend:
@@ -67,7 +67,7 @@ class ServeBackend:
             async for item in response:
                 if isinstance(item, Failure):
                     ended = True
-                    raise item.error
+                    raise _ReplicaLostError(str(item.error)) if isinstance(item.error, EngineDeadError) else item.error
                 ended = item.finish_reason is not None
                 yield item
             ended = True

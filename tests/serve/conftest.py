@@ -1,7 +1,7 @@
 """A real `serve run deployments/goose.yaml` on a Ray cluster of this session, and real clients for it.
 
 One cluster a session, one application a module. A module says what it changes in the YAML by a module-level
-`SERVER = {option: value}` and `ENGINE = {option: value}`; the port is always a free one.
+`SERVER`, `ENGINE` or `APPLICATION = {option: value}`; the port is always a free one.
 """
 
 import contextlib
@@ -81,6 +81,7 @@ def _deployment(port: int, module: Any) -> dict[str, Any]:
     deployment: dict[str, Any] = yaml.safe_load((REPOSITORY / "deployments" / "goose.yaml").read_text())
     deployment["http_options"]["port"] = port
     (application,) = deployment["applications"]
+    application.update(getattr(module, "APPLICATION", {}))
     application["args"]["engine"].update(getattr(module, "ENGINE", {}))
     (goose_server,) = [entry for entry in application["deployments"] if entry["name"] == "GooseServer"]
     goose_server.update(getattr(module, "SERVER", {}))

@@ -1,0 +1,37 @@
+"""An engine that dies in a living process: nobody believes the replica, and it is replaced."""
+
+from pathlib import Path
+from typing import Any
+
+from serve.faulty_app import POISON
+from serve.helpers import MODEL, Server, eventually
+
+APPLICATION = {
+    "import_path": "faulty_app:build_app",
+    "runtime_env": {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},
+}
+SERVER = {"autoscaling_config": {"min_replicas": 1, "max_replicas": 1, "target_ongoing_requests": 8}}
+
+
+def replicas(server: Server) -> list[Any]:
+    found: list[Any] = server.get("/v1/goose/acceptance")["replicas"]
+    return found
+
+
+def test_a_replica_with_a_dead_engine_is_replaced(server: Server) -> None:
+    counted = server.chat("Count from one to ten.", max_tokens=12, return_goose_stats=True)["goose"]["sources"]
+    (before,) = replicas(server)
+    response = server.http.post("/v1/completions", json={"model": MODEL, "prompt": [POISON]})
+    assert response.status_code == 503
+    assert "retry-after" in response.headers
+    assert response.json()["error"]["code"] == "unavailable"
+
+    def is_replaced() -> bool:
+        return any(r["healthy"] and r["incarnation"] != before["incarnation"] for r in replicas(server))
+
+    eventually(is_replaced, within_s=60, what="a new replica")
+    assert server.chat("Hi", max_tokens=1)["choices"]
+    # its last report came through
+    (dead,) = [r for r in replicas(server) if r["incarnation"] == before["incarnation"]]
+    assert not dead["live"] or not dead["healthy"]
+    assert dead["sources"]["transitions"]["attempted"] >= counted.get("transitions", {"attempted": 0})["attempted"]
