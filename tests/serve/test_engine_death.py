@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from serve.faulty_app import POISON
 from serve.helpers import MODEL, Server, eventually
 
 APPLICATION = {
     "import_path": "faulty_app:build_app",
     "runtime_env": {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},
 }
+# as in faulty_app, which is not imported: it takes Ray Serve and torch with it
+POISON = 13_579
 SERVER = {"autoscaling_config": {"min_replicas": 1, "max_replicas": 1, "target_ongoing_requests": 8}}
 
 
