@@ -1,4 +1,4 @@
-"""Puts one replica's parts together: model, runner, speculator, engine. Used by the Serve replica and the benches alike.
+"""Puts one replica's parts together: model, runner, speculator, engine. Serve replica and benches use the same.
 
 Knows every floor below and decides nothing but device, dtype and threads.
 """
