@@ -44,7 +44,9 @@ class EngineConfig(BaseModel):
     policy: str = Field(default="goose", description="Tree policy: autoregressive, chain or goose.")
     budget: int = Field(default=60, ge=1, description="Nodes verified per sequence and step, anchor included.")
     harvest_k: int = Field(default=10, ge=1, le=64, description="Successors kept per harvested position.")
-    num_threads: int | None = Field(default=None, ge=1, description="CPU threads of the forward; default: see docs.")
+    num_threads: int | None = Field(
+        default=None, ge=1, description="CPU threads of a forward; default: see `replicas_per_node`."
+    )
     stall_timeout_s: float = Field(
         default=300.0, gt=0, description="A step that takes longer than this makes the replica unhealthy, in seconds."
     )
@@ -61,6 +63,11 @@ class GooseConfig(BaseModel):
     dtype: str = Field(default="auto", description="float32, bfloat16, float16 or auto (float32 on CPU).")
     device: str = Field(default="auto", description="cpu, cuda or auto.")
     engine: EngineConfig = EngineConfig()
+    replicas_per_node: int = Field(
+        default=2,
+        ge=1,
+        description="Most replicas that share a machine: each one's forward gets that part of the machine's CPUs.",
+    )
     report_period_s: float = Field(
         default=2.0, gt=0, description="Seconds between a replica's reports to the acceptance aggregator."
     )
@@ -95,6 +102,14 @@ class GooseConfig(BaseModel):
         if value not in known:
             raise ValueError(f"dtype must be one of {', '.join(known)}, not {value!r}")
         return value
+
+    def on_node(self, num_cpus: int) -> "GooseConfig":
+        """With `engine.num_threads` set: as it stands, or else the replica's share of a machine of `num_cpus`.
+
+        More threads than cores wait for one another in every forward, which is then several times slower.
+        """
+        num_threads = self.engine.num_threads or max(1, num_cpus // self.replicas_per_node)
+        return self.model_copy(update={"engine": self.engine.model_copy(update={"num_threads": num_threads})})
 
     @property
     def model_name(self) -> str:

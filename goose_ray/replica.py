@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+import ray
 from ray import serve
 
 from goose_ray.api.backend import ReplicaSteps
@@ -41,6 +42,7 @@ class GooseServer:
 
     async def __init__(self, config: GooseConfig) -> None:  # type: ignore[misc]
         log_through_serve()
+        config = config.on_node(_cpus_of_this_node())
         self._config = config
         self._engine = await asyncio.to_thread(build_engine, config)
         self._engine.start()
@@ -159,6 +161,12 @@ class GooseServer:
         except EngineDeadError:
             return False
         return True
+
+
+def _cpus_of_this_node() -> int:
+    """As Ray counts them, which knows the limits of a container."""
+    node_id = ray.get_runtime_context().get_node_id()
+    return next(int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["NodeID"] == node_id)
 
 
 def _delta(output: RequestOutput, prompt: PromptInfo | None) -> Delta:

@@ -82,7 +82,8 @@ def _deployment(port: int, module: Any) -> dict[str, Any]:
     deployment["http_options"]["port"] = port
     (application,) = deployment["applications"]
     application.update(getattr(module, "APPLICATION", {}))
-    application["args"]["engine"].update(getattr(module, "ENGINE", {}))
+    # the session's cluster claims more CPUs than the machine has
+    application["args"]["engine"].update({"num_threads": 1, **getattr(module, "ENGINE", {})})
     (goose_server,) = [entry for entry in application["deployments"] if entry["name"] == "GooseServer"]
     goose_server.update(getattr(module, "SERVER", {}))
     return deployment

@@ -42,3 +42,17 @@ def test_the_served_name_may_differ_from_the_model() -> None:
 def test_a_wrong_field_is_named(args: dict[str, Any], field: str) -> None:
     with pytest.raises(ConfigError, match=field):
         GooseConfig.from_args(args)
+
+
+@pytest.mark.parametrize(
+    ("args", "num_cpus", "num_threads"),
+    [
+        ({}, 2, 1),
+        ({}, 1, 1),
+        ({}, 9, 4),
+        ({"replicas_per_node": 1}, 8, 8),
+        ({"engine": {"num_threads": 3}}, 8, 3),
+    ],
+)
+def test_replicas_share_the_cpus_of_a_machine(args: dict[str, Any], num_cpus: int, num_threads: int) -> None:
+    assert GooseConfig.from_args(args).on_node(num_cpus).engine.num_threads == num_threads
