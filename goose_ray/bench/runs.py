@@ -17,6 +17,9 @@ from goose_ray.models.tokenizer import load_tokenizer
 
 __all__ = ["prepare_tau", "run_exact", "with_progress"]
 
+# Any: what counts is that every policy draws from the same one.
+_SEED = 20240229
+
 
 def prepare_tau(
     config: GooseConfig, *, chat: bool, max_tokens: int, concurrency: int, against_transformers: bool
@@ -87,7 +90,3 @@ def run_exact(
                 decoder, cases, sampling, policies=policies, concurrencies=concurrencies, on_reply=bar.update
             )
     return checks
-
-
-# Any: what counts is that every policy draws from the same one.
-_SEED = 20240229
