@@ -11,6 +11,10 @@ from goose_ray.runner.sampler import SamplingRows, cut_off, sample
 _LIMITS = [(0, 1.0), (0, 0.9), (0, 0.3), (7, 1.0), (1, 1.0), (40, 0.8), (3, 0.5), (300, 0.95), (300, 1.0), (900, 0.999)]
 
 
+# Mass 0.88, then a tail of 0.12.
+_HEAVY = [0.5, 0.2, 0.1, 0.05, 0.03, *[0.01] * 12]
+
+
 def _rows(keys: np.ndarray, *, temperature: float, top_k: int, top_p: float) -> SamplingRows:
     count = len(keys)
     return SamplingRows(
@@ -57,6 +61,36 @@ def test_support_is_that_of_transformers(temperature: float, top_k: int, top_p: 
         assert torch.equal((scores >= edge[:, None])[known], (processed > -torch.inf)[known])
         # What is said to be complete is: no survivor lies below the values looked at.
         assert ((processed > -torch.inf).sum(-1) <= count)[complete].all()
+
+
+@pytest.mark.parametrize(
+    ("probs", "top_k", "top_p", "count", "survivors"),
+    [
+        # Ties with the last that counts stay, wherever the sort put them; seen only by looking past them.
+        ([0.4, 0.2, 0.2, 0.2], 0, 0.5, 2, None),
+        ([0.4, 0.2, 0.2, 0.2], 0, 0.5, 3, None),
+        ([0.4, 0.2, 0.2, 0.1, 0.1], 0, 0.5, 4, 3),
+        ([0.4, 0.2, 0.2, 0.2], 2, 1.0, 2, None),
+        ([0.4, 0.2, 0.2, 0.1, 0.1], 2, 1.0, 4, 3),
+        # top_p counts the mass that top_k leaves (0.88): the first two hold 0.795 of it, the first three 0.8 of all.
+        (_HEAVY, 5, 0.79, 4, None),
+        (_HEAVY, 5, 0.79, 6, 2),
+        (_HEAVY, 0, 0.79, 6, 3),
+        # Nothing is certain while the candidates hold less than top_p.
+        ([0.4, 0.3, 0.2, 0.1], 0, 0.8, 2, None),
+        # The likeliest token always stays.
+        ([0.4, 0.3, 0.2, 0.1], 0, 1e-9, 2, 1),
+    ],
+)
+def test_cut_off(probs: list[float], top_k: int, top_p: float, count: int, survivors: int | None) -> None:
+    """`survivors` of the vocabulary, or None where `count` candidates cannot tell."""
+    scores = torch.tensor([probs]).log().sort(descending=True).values
+    edge, complete = cut_off(
+        scores[:, :count], scores.logsumexp(-1), torch.tensor([top_k]), torch.tensor([top_p], dtype=torch.float64)
+    )
+    assert complete.item() == (survivors is not None)
+    if survivors is not None:
+        assert (scores >= edge).sum() == survivors
 
 
 @pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (0, 0.9), (6, 1.0), (12, 0.8)])
