@@ -7,15 +7,20 @@ from goose_ray.errors import InvalidRequestError
 __all__ = ["SamplingParams"]
 
 _MAX_STOP_STRINGS = 16
+# Arrays hold 64-bit integers; JSON holds larger ones.
+_MAX_INT = 2**63 - 1
+# Below this, logits divided by the temperature leave float32's range, and long before that the likeliest token is
+# drawn with certainty.
+_MIN_SAMPLED_TEMPERATURE = 1e-5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Raises InvalidRequestError naming the field if a value is out of range.
 
-    temperature 0 is greedy. `seed` None draws a seed when the request is made, so that every request has one and a
-    re-run of it (preemption, failover) gives the same text. Output position t is drawn with a generator keyed by
-    (seed, t).
+    temperature 0, or as good as 0, is greedy. `seed` None draws a seed when the request is made, so that every request
+    has one and a re-run of it (preemption, failover) gives the same text. Output position t is drawn with a generator
+    keyed by (seed, t).
     """
 
     max_tokens: int = 16
@@ -38,6 +43,13 @@ class SamplingParams:
             raise InvalidRequestError(f"top_p must be above 0 and at most 1, not {self.top_p}", "top_p")
         if self.top_k < -1:
             raise InvalidRequestError(f"top_k must be -1 or 0 (no limit) or positive, not {self.top_k}", "top_k")
+        for name, largest in (
+            ("max_tokens", self.max_tokens),
+            ("top_k", self.top_k),
+            ("stop_token_ids", max(self.stop_token_ids, default=0)),
+        ):
+            if largest > _MAX_INT:
+                raise InvalidRequestError(f"{name} must not be above {_MAX_INT}", name)
         if len(self.stop) > _MAX_STOP_STRINGS:
             raise InvalidRequestError(f"stop takes at most {_MAX_STOP_STRINGS} strings, not {len(self.stop)}", "stop")
         if any(not text for text in self.stop):
@@ -45,4 +57,4 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0
+        return self.temperature < _MIN_SAMPLED_TEMPERATURE
