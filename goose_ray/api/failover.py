@@ -19,9 +19,15 @@ class Delivery:
         self._token_ids: list[int] = []
         self._num_chars = 0
         self._prompt_sent = False
+        self._finished = False
         # where the run in progress is, in tokens and characters
         self._run_tokens = 0
         self._run_chars = 0
+
+    @property
+    def finished(self) -> bool:
+        """The answer's end has been passed on."""
+        return self._finished
 
     def start_run(self) -> None:
         """A run of the request begins, from its first token."""
@@ -49,4 +55,5 @@ class Delivery:
         self._token_ids.extend(fresh.token_ids)
         self._num_chars += len(fresh.text)
         self._prompt_sent |= delta.prompt is not None
+        self._finished = delta.finish_reason is not None
         return fresh

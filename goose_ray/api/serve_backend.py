@@ -56,6 +56,9 @@ class ServeBackend:
                             yield fresh
                 return
             except _ReplicaLostError:
+                if delivery.finished:
+                    # between its last word and the end of the call
+                    return
                 if attempt == _ATTEMPTS:
                     raise
                 logger.warning("the replica of request %s died; another one goes on with it", call.request_id)

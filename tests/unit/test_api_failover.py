@@ -51,3 +51,12 @@ def test_another_answer_is_not_spliced() -> None:
     delivery.start_run()
     with pytest.raises(EngineDeadError, match="different answer"):
         delivery.unsent(Delta(text="ax", token_ids=(1, 3)))
+
+
+def test_a_replica_that_dies_behind_its_last_word_is_not_heard_again() -> None:
+    delivery = Delivery()
+    assert not delivery.finished
+    delivery.unsent(Delta(text="a", token_ids=(1,), prompt=PromptInfo(1)))
+    assert not delivery.finished
+    delivery.unsent(Delta(text="b", token_ids=(2,), finish_reason="length"))
+    assert delivery.finished
