@@ -38,6 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def ray_address() -> Iterator[str]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     context = ray.init(
+        # never one that runs here already, or that RAY_ADDRESS names
+        address="local",
         num_cpus=4,
         include_dashboard=False,
         object_store_memory=_OBJECT_STORE_BYTES,
