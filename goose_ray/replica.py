@@ -58,7 +58,11 @@ class GooseServer:
         self._watch = asyncio.create_task(self._leave_when_dead())
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta | Failure]:
-        """One item a step. Closing it cancels the request before the next step. Our errors come as a `Failure`."""
+        """One item a step. Closing it cancels the request before the next step. Our errors come as a `Failure`.
+
+        Of a dead engine nothing comes: the call ends with the process. Answered sooner, the request would be tried
+        again, and for the last time, while Serve may still choose this replica.
+        """
         try:
             request = await self._to_request(call)
             prompt: PromptInfo | None = PromptInfo(
@@ -72,6 +76,10 @@ class GooseServer:
                     prompt = None
         except InvalidRequestError as error:
             yield Failure(_in_the_clients_words(error, call))
+        except EngineDeadError as error:
+            # returns only if Serve takes the replica down in peace
+            await asyncio.wait([self._watch])
+            yield Failure(error)
         except GooseRayError as error:
             yield Failure(error)
 
@@ -108,7 +116,10 @@ class GooseServer:
         while self._is_healthy():
             await asyncio.sleep(_WATCH_PERIOD_S)
         logger.critical("the engine is dead: this replica leaves")
-        await self._reporter.report()
+        try:
+            await self._reporter.report()
+        except Exception:
+            logger.exception("the last report failed")
         os._exit(1)
 
     async def _warm_up(self) -> None:
@@ -120,9 +131,8 @@ class GooseServer:
             clip_max_tokens=True,
             policy="autoregressive",
         )
-        async for item in self.generate(call):
-            if isinstance(item, Failure):
-                raise item.error
+        async for _ in self._engine.generate(await self._to_request(call)):
+            pass
 
     async def _to_request(self, call: GenerateCall) -> GenerationRequest:
         # in a thread: a long prompt takes longer to tokenise than the others should wait for their tokens
