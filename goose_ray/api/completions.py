@@ -28,7 +28,7 @@ class CompletionRequest(SamplingFields):
 
     @field_validator("prompt", mode="before")
     @classmethod
-    def _one_or_many(cls, value: Any) -> tuple[Prompt, ...]:
+    def _prompts_as_tuple(cls, value: Any) -> tuple[Prompt, ...]:
         prompts = value if isinstance(value, list) and value and not _is_token_ids(value) else [value]
         if len(prompts) > _MAX_PROMPTS:
             raise PydanticCustomError("too_many", "There should be at most {limit} prompts", {"limit": _MAX_PROMPTS})

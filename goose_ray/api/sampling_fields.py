@@ -20,7 +20,7 @@ _MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
 
 
 class StreamOptions(WireModel):
-    include_usage: bool = False
+    include_usage: bool | None = False
     # OpenAI pads its chunks against traffic analysis; there is nothing to switch off here
     include_obfuscation: bool | None = None
 
@@ -77,7 +77,7 @@ class SamplingFields(WireModel):
 
     @field_validator("stop", mode="before")
     @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
+    def _stops_as_tuple(cls, value: Any) -> Any:
         if value is None:
             return ()
         if isinstance(value, str):
@@ -88,7 +88,7 @@ class SamplingFields(WireModel):
 
     @property
     def include_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
     def policy(self) -> str | None:

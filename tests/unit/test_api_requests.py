@@ -71,10 +71,9 @@ class TestChat:
         assert (call.policy, call.cache_salt, call.return_prompt_token_ids) == ("chain", "tenant", True)
 
     def test_null_means_absent(self) -> None:
-        nulls = dict.fromkeys(
-            ("temperature", "top_p", "max_tokens", "stop", "seed", "stream", "stream_options", "tools", "logprobs", "n")
-        )
-        assert chat(**nulls).to_call("r").sampling.temperature == 1.0
+        nulls = dict.fromkeys(ChatCompletionRequest.model_fields.keys() - {"model", "messages"})
+        assert chat(**{**nulls, "seed": 1}).to_call("r") == chat(seed=1).to_call("r")
+        assert not chat(stream_options={"include_usage": None}).include_usage
 
     def test_without_a_seed_each_request_gets_its_own(self) -> None:
         request = chat()
@@ -226,6 +225,28 @@ class TestCompletion:
         calls = completion(prompt=prompt, seed=1).to_calls("r")
         assert [call.prompt for call in calls] == prompts
         assert len({call.request_id for call in calls}) == len(prompts)
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"stop": "END"},
+            {"stop": ["a", "b"], "max_tokens": 3},
+            {"stop_token_ids": [5], "ignore_eos": True},
+            {"temperature": 0.5, "top_p": 0.5, "top_k": 7},
+        ],
+    )
+    def test_shared_fields_mean_what_they_mean_in_a_chat(self, fields: dict[str, Any]) -> None:
+        fields = {"seed": 1, "max_tokens": 2, **fields}
+        (call,) = completion(**fields).to_calls("r")
+        assert call.sampling == chat(**fields).to_call("r").sampling
+
+    def test_null_means_absent(self) -> None:
+        nulls = dict.fromkeys(CompletionRequest.model_fields.keys() - {"model", "prompt"})
+        assert completion(**{**nulls, "seed": 1}).to_calls("r") == completion(seed=1).to_calls("r")
+
+    @pytest.mark.parametrize("stop", [5, [1], {}, [""], ["x"] * 17])
+    def test_a_wrong_stop_is_named(self, stop: Any) -> None:
+        assert refusal_of_completion(stop=stop).param == "stop"
 
     @pytest.mark.parametrize("prompt", ["", [], None, 5, {"a": 1}, [""], [[]], [1.5], [True], [[1, -2]], ["a"] * 129])
     def test_a_wrong_prompt_is_named(self, prompt: Any) -> None:
