@@ -29,6 +29,8 @@ class GenerateCall:
     sampling: SamplingParams
     # true: the client named no limit, so `sampling.max_tokens` is cut to what the context still holds
     clip_max_tokens: bool
+    # the request field that `sampling.max_tokens` came in
+    max_tokens_param: str = "max_tokens"
     policy: str | None = None
     cache_salt: str | None = None
     return_prompt_token_ids: bool = False

@@ -88,6 +88,7 @@ class ChatCompletionRequest(SamplingFields):
             prompt=ChatPrompt(tuple(message.for_template() for message in self.messages)),
             sampling=self._sampling_params(limit),
             clip_max_tokens=limit is None,
+            max_tokens_param="max_completion_tokens" if self.max_tokens is None else "max_tokens",
             policy=self.policy,
             cache_salt=self.cache_salt,
             return_prompt_token_ids=bool(self.return_token_ids),

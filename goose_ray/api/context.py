@@ -26,11 +26,13 @@ def fit_to_context(call: GenerateCall, num_prompt_tokens: int, context_length: i
     if call.clip_max_tokens:
         return replace(sampling, max_tokens=min(sampling.max_tokens, room))
     if sampling.max_tokens > room:
+        # a limit that no prompt would leave room for is itself the fault
+        param = call.max_tokens_param if sampling.max_tokens >= context_length else call.prompt_param
         raise InvalidRequestError(
             f"This model's maximum context length is {context_length} tokens; you asked for "
             f"{num_prompt_tokens + sampling.max_tokens} ({num_prompt_tokens} in the {call.prompt_param}, "
             f"{sampling.max_tokens} in the answer). Please shorten one of them.",
-            param=call.prompt_param,
+            param=param,
             code="context_length_exceeded",
         )
     return sampling

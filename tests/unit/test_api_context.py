@@ -32,3 +32,9 @@ def test_what_does_not_fit_is_refused(max_tokens: int, clip: bool, num_prompt: i
         fit_to_context(call(max_tokens, clip=clip, chat=chat), num_prompt, 100)
     assert refused.value.code == "context_length_exceeded"
     assert refused.value.param == ("messages" if chat else "prompt")
+
+
+def test_a_limit_that_fits_no_prompt_is_the_field_at_fault() -> None:
+    with pytest.raises(InvalidRequestError, match="100 tokens") as refused:
+        fit_to_context(call(100, clip=False), 1, 100)
+    assert refused.value.param == "max_tokens"

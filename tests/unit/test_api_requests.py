@@ -75,6 +75,11 @@ class TestChat:
         assert chat(**{**nulls, "seed": 1}).to_call("r") == chat(seed=1).to_call("r")
         assert not chat(stream_options={"include_usage": None}).include_usage
 
+    @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+    def test_the_call_knows_which_field_limits_it(self, name: str) -> None:
+        call = chat(**{name: 9}).to_call("r")
+        assert (call.sampling.max_tokens, call.max_tokens_param) == (9, name)
+
     def test_without_a_seed_each_request_gets_its_own(self) -> None:
         request = chat()
         assert request.to_call("a").sampling.seed != request.to_call("b").sampling.seed
