@@ -10,7 +10,16 @@ from goose.sources.registry import SourceSet
 
 __all__ = ["POLICIES"]
 
+
+def _anisotropic(sources: SourceSet) -> TreePolicy:
+    # Imported on first use: with numba that takes a second, which no other policy should cost.
+    from goose.policies.anisotropic import AnisotropicPolicy
+
+    return AnisotropicPolicy(sources)
+
+
 POLICIES: dict[str, Callable[[SourceSet], TreePolicy]] = {
+    "anisotropic": _anisotropic,
     "autoregressive": lambda sources: AutoregressivePolicy(),
     "chain": ChainPolicy,
     "goose": GoosePolicy,
