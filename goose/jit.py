@@ -10,7 +10,7 @@ a function that another file calls, delete `__pycache__` (`make clean` does).
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["is_compiled", "jit"]
+__all__ = ["jit", "needs_compilation"]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -28,6 +28,7 @@ def jit(function: FunctionT) -> FunctionT:
     return compiled
 
 
-def is_compiled(function: Callable[..., Any]) -> bool:
-    """Whether `jit` made something of `function`; with `NUMBA_DISABLE_JIT=1` numba hands it back as it is."""
-    return hasattr(function, "py_func")
+def needs_compilation(function: Callable[..., Any]) -> bool:
+    """Whether `jit` will compile `function` at its next call. Never where numba is missing or told not to compile."""
+    signatures: list[object] | None = getattr(function, "signatures", None)
+    return signatures is not None and not signatures

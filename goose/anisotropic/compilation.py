@@ -6,7 +6,7 @@ from goose.anisotropic.budget import TreeLimits
 from goose.anisotropic.drafter import Drafter
 from goose.anisotropic.steps import build_trees
 from goose.anisotropic.weights import Weights
-from goose.jit import is_compiled
+from goose.jit import needs_compilation
 from goose.observation import Harvest, HarvestOrigin, TreeOutcome
 from goose.request import DraftRequest, TreeQuery
 
@@ -17,7 +17,7 @@ _PROMPT = np.array([1, 2, 3, 1, 2])
 
 def compile_steps() -> None:
     """Runs each step once, on the smallest drafter there is. Later calls cost microseconds."""
-    if not is_compiled(build_trees) or getattr(build_trees, "signatures", ()):
+    if not needs_compilation(build_trees):
         return
     drafter = Drafter(Weights.zero(), max_positions=64, learning_rate=0.1)
     drafter.start_request(

@@ -116,9 +116,9 @@ def _search_own(
     a = int(work.token_ids[node])
     count = 0
     for tier in range(2, -1, -1):
-        if tier == 2 and d == NO_TOKEN or tier == 1 and (b == NO_TOKEN or count >= _ENOUGH_LONG):
+        if (d if tier == 2 else (b if tier == 1 else a)) == NO_TOKEN:
             continue
-        if tier == 0 and count >= _ENOUGH:
+        if (tier == 1 and count >= _ENOUGH_LONG) or (tier == 0 and count >= _ENOUGH):
             continue
         least, longest = (
             (4, MAX_MATCH if at_anchor else _MAX_MATCH_BELOW) if tier == 2 else ((2, 4) if tier == 1 else (1, 2))
@@ -157,13 +157,10 @@ def _search_pool(
     a = int(work.token_ids[node])
     count = 0
     for tier in range(1, -1, -1):
-        if tier == 1 and d == NO_TOKEN or tier == 0 and (b == NO_TOKEN or count >= _ENOUGH_POOLED):
+        if (d if tier == 1 else b) == NO_TOKEN or (tier == 0 and count >= _ENOUGH_POOLED):
             continue
         least, longest = (4, MAX_MATCH if at_anchor else _MAX_MATCH_BELOW) if tier == 1 else (2, 4)
-        if tier == 1:
-            code = ngram_hash(a, b, c, d, scope)
-        else:
-            code = ngram_hash(a, b, -1, -1, scope)
+        code = ngram_hash(a, b, c, d, scope) if tier == 1 else ngram_hash(a, b, -1, -1, scope)
         position = int(texts.pool_heads[tier, code & mask]) - 1
         for _ in range(max_steps):
             if position < 0 or count == MAX_POOL:

@@ -49,7 +49,7 @@ class Segments:
         self._past[start] = size
 
     def evict(self) -> tuple[int, int] | None:
-        """Takes the oldest past segment out, still to be wiped and freed: (first position, size); None if none is left."""
+        """Takes out the oldest past segment, still to be freed: (first position, size); None if none is left."""
         return self._past.popitem(last=False) if self._past else None
 
     def extend(self, capacity: int) -> None:

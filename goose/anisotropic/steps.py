@@ -30,7 +30,7 @@ def build_trees(
     stop_ids: NDArray[np.int64],
     stop_starts: NDArray[np.int64],
 ) -> None:
-    """One tree a sequence, see `build_tree`; the stop ids of sequence i are `stop_ids[stop_starts[i]:stop_starts[i + 1]]`."""
+    """One tree a sequence, see `build_tree`; sequence i has `stop_ids[stop_starts[i] : stop_starts[i + 1]]`."""
     for i in range(len(slots)):
         stops = stop_ids[stop_starts[i] : stop_starts[i + 1]]
         build_tree(memory, requests, work, i, slots[i], thresholds[i], floors[i], max_nodes[i], max_depths[i], stops)

@@ -169,7 +169,7 @@ def _merge(
     buckets: NDArray[np.uint8],
     min_rate: float,
 ) -> None:
-    """mean <- (1 - rate) mean + rate row, rate = 1/(n + 1) but at least `min_rate`; a full mean drops its least entry."""
+    """mean <- (1 - rate) mean + rate row; rate = 1/(n + 1), at least `min_rate`. A full mean drops its least entry."""
     count = int(table.counts[row])
     rate = max(1.0 / (count + 1), min_rate)
     merged_ids, merged_probs = table.merged_ids[row], table.merged_probs[row]

@@ -80,7 +80,7 @@ def build_tree(
 
 @jit
 def _contains(ids: NDArray[np.int64], token: int) -> bool:
-    for known in ids:
+    for known in ids:  # noqa: SIM110 (numba compiles no generator expressions)
         if known == token:
             return True
     return False

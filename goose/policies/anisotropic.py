@@ -47,7 +47,7 @@ class AnisotropicPolicy:
         sources: SourceSet,
         *,
         weights: Weights | None = None,
-        constants: AnisotropicConstants = AnisotropicConstants(),  # noqa: B008 (frozen)
+        constants: AnisotropicConstants = AnisotropicConstants(),
     ) -> None:
         compile_steps()
         self.harvest_k = min(sources.harvest_k, NUM_SUCCESSORS)

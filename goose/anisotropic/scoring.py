@@ -1,0 +1,167 @@
+"""Which weights count for each candidate of a node, and for none of them: what was found, as bucket numbers.
+
+The table of features stands in `goose.anisotropic.features`.
+"""
+
+from goose.anisotropic import features as table
+from goose.anisotropic import workspace
+from goose.anisotropic.candidates import (
+    OWN_FOLLOWED,
+    OWN_LENGTH,
+    OWN_VOTES,
+    POOL_FOLLOWED,
+    POOL_LENGTH,
+    POOL_VOTES,
+    Evidence,
+)
+from goose.anisotropic.hashing import ngram_hash
+from goose.anisotropic.workspace import Memory, Requests, Workspace
+from goose.jit import jit
+
+__all__ = ["set_features", "set_none_features"]
+
+# Links followed to the last time a token was seen: hashes of other tokens are skipped.
+_SEEN_STEPS = 2
+
+
+@jit
+def set_none_features(
+    memory: Memory, requests: Requests, work: Workspace, slot: int, node: int, expansion: int, found: Evidence
+) -> None:
+    if found.pair_row >= 0:
+        rest = int(memory.successors.pairs.rests[found.pair_row])
+        tier = 2
+    elif found.token_row >= 0:
+        rest = int(memory.successors.tokens.rests[found.token_row])
+        tier = 1
+    else:
+        rest = tier = 0
+    if found.triple_row >= 0:
+        tier = 3
+    trends = _trends(requests, slot)
+    features = work.none_features[expansion]
+    features[0] = (
+        table.AT_NONE_OWN
+        + table.length_bucket(found.longest_own) * table.NUM_SHARES
+        + min(int(work.num_own[expansion]), table.NUM_SHARES - 1)
+    )
+    features[1] = table.AT_NONE_ROW + rest * 4 + tier
+    features[2] = table.AT_NONE_DEPTH + min(int(work.depths[node]), table.NUM_DEPTHS - 1)
+    features[3] = table.AT_NONE_POOL + table.length_bucket(found.longest_pool)
+    features[4] = table.AT_NONE_TREND + trends
+
+
+@jit
+def _trends(requests: Requests, slot: int) -> int:
+    own, top = requests.adapted[slot, workspace.OWN_TREND], requests.adapted[slot, workspace.TOP_TREND]
+    return table.trend_bucket(own) * table.NUM_TRENDS + table.trend_bucket(top)
+
+
+@jit
+def set_features(
+    memory: Memory, requests: Requests, work: Workspace, slot: int, node: int, expansion: int, found: Evidence
+) -> None:
+    """Turns votes and row buckets of all candidates into indices of weights."""
+    pairs, tokens = memory.successors.pairs, memory.successors.tokens
+    span = max(table.span_bucket(found.longest_own), table.span_bucket(found.longest_pool))
+    has_place, has_pair = found.place >= 0, found.pair_row >= 0
+    has_token, has_triple = found.token_row >= 0, found.triple_row >= 0
+    tier = 2 if has_triple else (1 if has_pair else 0)
+    context = table.NUM_CONTEXTS - 1 if has_triple else min(span, table.NUM_CONTEXTS - 2)
+    pair_count = _pair_count(int(pairs.counts[found.pair_row])) if has_pair else 0
+    token_count = _token_count(int(tokens.counts[found.token_row])) if has_token else 0
+    at_place = table.AT_PLACE + span * table.NUM_PROBABILITIES
+    at_triple = table.AT_TRIPLE + span * table.NUM_PROBABILITIES
+    at_pair = table.AT_PAIR + context * table.NUM_PROBABILITIES
+    at_token = table.AT_TOKEN + tier * table.NUM_PROBABILITIES
+    at_merged_pair = table.AT_MERGED_PAIR + (pair_count * table.NUM_CONTEXTS + context) * table.NUM_PROBABILITIES
+    at_merged_token = table.AT_MERGED_TOKEN + (token_count * table.NUM_TIERS + tier) * table.NUM_PROBABILITIES
+    streak = int(requests.adapted[slot, workspace.STREAK]) + int(work.depths[node])
+    at_streak = table.AT_STREAK + table.streak_bucket(streak) * table.NUM_STREAK_LENGTHS
+    at_trend = table.AT_TREND + _trends(requests, slot) * table.NUM_TREND_LENGTHS
+    for candidate in range(work.num_candidates[expansion]):
+        votes, features = work.votes[candidate], work.features[expansion, candidate]
+        own, pooled = int(votes[OWN_LENGTH]), int(votes[POOL_LENGTH])
+        own_votes = int(votes[OWN_VOTES])
+        features[table.OWN] = (
+            table.AT_OWN + table.length_bucket(own) * table.NUM_SHARES + table.share_bucket(own_votes, found.own_votes)
+        )
+        features[table.OWN_ROW] = (
+            table.AT_OWN_ROW + table.span_bucket(own) * table.NUM_PROBABILITIES + int(votes[OWN_FOLLOWED])
+        )
+        features[table.POOL] = (
+            table.AT_POOL
+            + table.length_bucket(pooled) * table.NUM_SHARES
+            + table.share_bucket(int(votes[POOL_VOTES]), found.pool_votes)
+        )
+        features[table.POOL_ROW] = (
+            table.AT_POOL_ROW + table.span_bucket(pooled) * table.NUM_PROBABILITIES + int(votes[POOL_FOLLOWED])
+        )
+        features[table.PLACE] = at_place + _in_row(int(features[table.PLACE]), has_place)
+        features[table.TRIPLE] = at_triple + _in_row(int(features[table.TRIPLE]), has_triple)
+        features[table.PAIR] = at_pair + _in_row(int(features[table.PAIR]), has_pair)
+        features[table.TOKEN] = at_token + _in_row(int(features[table.TOKEN]), has_token)
+        features[table.MERGED_PAIR] = at_merged_pair + _in_row(int(features[table.MERGED_PAIR]), has_pair)
+        features[table.MERGED_TOKEN] = at_merged_token + _in_row(int(features[table.MERGED_TOKEN]), has_token)
+        features[table.RECENT] = table.AT_RECENT + table.span_bucket(own) * 2 + (1 if candidate == found.latest else 0)
+        kind = 0 if own_votes > 0 else (1 if pooled > 0 else 2)
+        seen = _distance(memory, requests, slot, int(work.candidate_ids[expansion, candidate]))
+        features[table.SEEN] = table.AT_SEEN + seen * 3 + kind
+        features[table.SUPPORT] = table.AT_SUPPORT + _support_class(own, pooled)
+        features[table.STREAK] = at_streak + _streak_length(own, found.longest_own)
+        features[table.TREND] = at_trend + _trend_length(own, found.longest_own)
+
+
+@jit
+def _in_row(bucket: int, has_row: bool) -> int:
+    return max(bucket, table.NOT_IN_ROW) if has_row else 0
+
+
+@jit
+def _pair_count(count: int) -> int:
+    return 0 if count < 2 else (1 if count < 4 else (2 if count < 10 else 3))
+
+
+@jit
+def _token_count(count: int) -> int:
+    return 0 if count < 2 else (1 if count < 6 else (2 if count < 25 else 3))
+
+
+@jit
+def _support_class(own: int, pooled: int) -> int:
+    if own >= 8:
+        return 0
+    return 1 if own >= 2 else (2 if own == 1 else (3 if pooled >= 3 else 4))
+
+
+@jit
+def _streak_length(own: int, longest: int) -> int:
+    """0: not copied; 1: copied, but not by the longest match; else by the longest, in four lengths."""
+    if own == 0 or own < longest:
+        return min(own, 1)
+    return 2 if own < 3 else (3 if own < 8 else (4 if own < 32 else 5))
+
+
+@jit
+def _trend_length(own: int, longest: int) -> int:
+    if own < longest:
+        return 6 if own > 0 else 0
+    return 0 if own == 0 else (1 if own == 1 else (2 if own < 4 else (3 if own < 8 else (4 if own < 16 else 5))))
+
+
+@jit
+def _distance(memory: Memory, requests: Requests, slot: int, token: int) -> int:
+    """1 if the request's text does not hold the token, else the bucket of how long ago it did."""
+    texts = memory.texts
+    start, end = requests.starts[slot], requests.ends[slot]
+    if texts.token_ids[end] == token:
+        return table.distance_bucket(0)
+    code = ngram_hash(token, -1, -1, -1, requests.owners[slot]) & (texts.own_heads.shape[1] - 1)
+    position = int(texts.own_heads[0, code]) - 1
+    for _ in range(_SEEN_STEPS):
+        if position < 0:
+            break
+        if start <= position < end and texts.token_ids[position] == token:
+            return table.distance_bucket(end - position)
+        position = int(texts.own_links[position, 0]) - 1
+    return 1
