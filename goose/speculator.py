@@ -3,7 +3,7 @@
 Owns the draft sources, the policies and the acceptance counts. Knows nothing of models, KV or sampling.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +12,7 @@ from goose.calibration import AcceptanceTable
 from goose.errors import UnknownNameError
 from goose.observation import Harvest, TreeOutcome
 from goose.policies.base import TreePolicy
-from goose.policies.registry import POLICIES
+from goose.policies.registry import POLICIES, PolicyBuilder
 from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.sources.registry import SOURCE_NAMES, SOURCES, SourceSet
 from goose.tree import IntArray, TokenTree, TreeBatch
@@ -30,15 +30,24 @@ class Speculator:
     """Drafts for any number of requests at once. Not thread-safe: one engine loop owns it.
 
     `policy` and `budget` (nodes a sequence and step, anchor included) hold for requests that name none of their own;
-    `harvest_k` is how many successors a harvested row is worth keeping.
+    `harvest_k` is how many successors a harvested row is worth keeping. `builders` are the policies by name, by default
+    the registered ones.
     """
 
-    def __init__(self, *, policy: str = "goose", budget: int = 60, harvest_k: int = 10) -> None:
+    def __init__(
+        self,
+        *,
+        policy: str = "goose",
+        budget: int = 60,
+        harvest_k: int = 10,
+        builders: Mapping[str, PolicyBuilder] = POLICIES,
+    ) -> None:
         if budget < 1:
             raise ValueError(f"budget must be at least 1 (the anchor), not {budget}")
         if harvest_k < 1:
             raise ValueError(f"harvest_k must be at least 1, not {harvest_k}")
         self._sources = SourceSet(harvest_k=harvest_k)
+        self._builders = builders
         # Built when first asked for, because one may compile and set memory aside; the default policy now.
         self._policies: dict[str, TreePolicy] = {}
         self._policy(policy)
@@ -50,7 +59,7 @@ class Speculator:
     @property
     def policies(self) -> tuple[str, ...]:
         """Names that `start_request` accepts."""
-        return tuple(POLICIES)
+        return tuple(self._builders)
 
     @property
     def source_names(self) -> tuple[str, ...]:
@@ -154,8 +163,8 @@ class Speculator:
         return self._table.copy()
 
     def _policy(self, name: str) -> TreePolicy:
-        if name not in POLICIES:
-            raise UnknownNameError(f"no policy {name!r}; known: {', '.join(sorted(POLICIES))}")
+        if name not in self._builders:
+            raise UnknownNameError(f"no policy {name!r}; known: {', '.join(sorted(self._builders))}")
         if name not in self._policies:
-            self._policies[name] = POLICIES[name](self._sources)
+            self._policies[name] = self._builders[name](self._sources)
         return self._policies[name]

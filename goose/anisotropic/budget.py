@@ -19,10 +19,14 @@ from goose.anisotropic.workspace import MAX_TREE_NODES
 
 __all__ = ["NodeBudget", "TreeLimits"]
 
+# Part of the target that a tree takes anyway.
 _FLOOR = 0.9
-_START_TIMES_BUDGET = 3.0
+# Where the threshold came to rest on recordings: 0.6 at 16 nodes, and falling with the target to this power.
+_START_AT_16, _START_POWER = 0.6, 1.5
+# Of the logarithm of the threshold, a step in which the average tree is twice the target.
 _RATE = 0.05
 _MIN_THRESHOLD, _MAX_THRESHOLD = 1e-4, 0.9
+# Replies of a lower tau than this pay the full price.
 _PLAIN_TAU = 2.0
 
 
@@ -70,5 +74,5 @@ class NodeBudget:
             self._log_thresholds[target] = min(math.log(_MAX_THRESHOLD), max(math.log(_MIN_THRESHOLD), moved))
 
     def _log_threshold(self, target: int) -> float:
-        start = min(_MAX_THRESHOLD, _START_TIMES_BUDGET / target)
+        start = min(_MAX_THRESHOLD, _START_AT_16 * (16 / target) ** _START_POWER)
         return self._log_thresholds.get(target, math.log(start))

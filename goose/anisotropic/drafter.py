@@ -24,6 +24,7 @@ from goose.anisotropic.workspace import (
     TOP_TREND,
     Memory,
     Requests,
+    Workspace,
     new_requests,
     new_workspace,
 )
@@ -85,6 +86,11 @@ class Drafter:
             "pair_rows": sum(array.nbytes for array in successors.pairs),
             "triple_rows": sum(array.nbytes for array in successors.triples),
         }
+
+    @property
+    def workspace(self) -> Workspace:
+        """What the last proposal was made from; to be read, and gone with the next."""
+        return self._work
 
     @property
     def weights(self) -> Weights:

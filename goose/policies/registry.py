@@ -8,7 +8,9 @@ from goose.policies.chain import ChainPolicy
 from goose.policies.goose import GoosePolicy
 from goose.sources.registry import SourceSet
 
-__all__ = ["POLICIES"]
+__all__ = ["POLICIES", "PolicyBuilder"]
+
+PolicyBuilder = Callable[[SourceSet], TreePolicy]
 
 
 def _anisotropic(sources: SourceSet) -> TreePolicy:
@@ -18,7 +20,7 @@ def _anisotropic(sources: SourceSet) -> TreePolicy:
     return AnisotropicPolicy(sources)
 
 
-POLICIES: dict[str, Callable[[SourceSet], TreePolicy]] = {
+POLICIES: dict[str, PolicyBuilder] = {
     "anisotropic": _anisotropic,
     "autoregressive": lambda sources: AutoregressivePolicy(),
     "chain": ChainPolicy,
