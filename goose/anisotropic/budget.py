@@ -25,7 +25,8 @@ _FLOOR = 0.9
 _START_AT_16, _START_POWER = 0.6, 1.5
 # Of the logarithm of the threshold, a step in which the average tree is twice the target.
 _RATE = 0.05
-_MIN_THRESHOLD, _MAX_THRESHOLD = 1e-4, 0.9
+# Above 1 only replies of a high tau still grow beyond the floor.
+_MIN_THRESHOLD, _MAX_THRESHOLD = 1e-4, 20.0
 # Replies of a lower tau than this pay the full price.
 _PLAIN_TAU = 2.0
 
@@ -74,5 +75,5 @@ class NodeBudget:
             self._log_thresholds[target] = min(math.log(_MAX_THRESHOLD), max(math.log(_MIN_THRESHOLD), moved))
 
     def _log_threshold(self, target: int) -> float:
-        start = min(_MAX_THRESHOLD, _START_AT_16 * (16 / target) ** _START_POWER)
+        start = min(1.0, _START_AT_16 * (16 / target) ** _START_POWER)
         return self._log_thresholds.get(target, math.log(start))
