@@ -17,7 +17,7 @@ from goose.anisotropic.features import (
 from goose.anisotropic.occurrences import following, token_before
 from goose.anisotropic.successors import NUM_MERGED, SuccessorTable, find_row
 from goose.anisotropic.texts import NO_TOKEN, NUM_SUCCESSORS
-from goose.anisotropic.workspace import MAX_CANDIDATES, Memory, Requests, Workspace
+from goose.anisotropic.workspace import MAX_CANDIDATES, Candidates, Memory, Requests, Workspace
 from goose.jit import jit
 
 __all__ = ["CONTEXT", "POOL", "TRANSITIONS", "Evidence", "gather_candidates"]
@@ -59,9 +59,9 @@ def gather_candidates(
     memory: Memory, requests: Requests, work: Workspace, slot: int, node: int, expansion: int
 ) -> Evidence:
     """Fills the expansion's candidates, their votes, and the features that come from rows, as bucket numbers."""
-    texts, successors = memory.texts, memory.successors
+    texts, successors, lists = memory.texts, memory.successors, work.candidates
     start, end, scope = requests.starts[slot], requests.ends[slot], requests.scopes[slot]
-    work.num_candidates[expansion] = 0
+    lists.counts[expansion] = 0
 
     longest_own = longest_pool = 0
     place = pool_place = -1
@@ -76,40 +76,40 @@ def gather_candidates(
     latest = -1
     for i in range(work.num_own[expansion]):
         position, length = int(work.own_at[expansion, i]), int(work.own_lengths[expansion, i])
-        candidate = _candidate(work, expansion, following(texts, work, node, position, end), CONTEXT)
+        candidate = _candidate(lists, expansion, following(texts.token_ids, work.paths, node, position, end), CONTEXT)
         if candidate < 0:
             continue
         if 2 * length >= longest_own:
             own_votes += 1
-            work.votes[candidate, OWN_VOTES] += 1
+            lists.votes[candidate, OWN_VOTES] += 1
         if latest < 0:
             latest = candidate
-        if length > work.votes[candidate, OWN_LENGTH]:
-            work.votes[candidate, OWN_LENGTH] = length
+        if length > lists.votes[candidate, OWN_LENGTH]:
+            lists.votes[candidate, OWN_LENGTH] = length
             if position < end:
-                work.votes[candidate, OWN_FOLLOWED] = texts.followed[position]
+                lists.votes[candidate, OWN_FOLLOWED] = texts.followed[position]
     for i in range(work.num_pool[expansion]):
         position, length = int(work.pool_at[expansion, i]), int(work.pool_lengths[expansion, i])
-        candidate = _candidate(work, expansion, int(texts.token_ids[position + 1]), POOL)
+        candidate = _candidate(lists, expansion, int(texts.token_ids[position + 1]), POOL)
         if candidate < 0:
             continue
         if 2 * length >= longest_pool:
             pool_votes += 1
-            work.votes[candidate, POOL_VOTES] += 1
-        if length > work.votes[candidate, POOL_LENGTH]:
-            work.votes[candidate, POOL_LENGTH] = length
-            work.votes[candidate, POOL_FOLLOWED] = texts.followed[position]
+            lists.votes[candidate, POOL_VOTES] += 1
+        if length > lists.votes[candidate, POOL_LENGTH]:
+            lists.votes[candidate, POOL_LENGTH] = length
+            lists.votes[candidate, POOL_FOLLOWED] = texts.followed[position]
 
     if longest_own < _PLACE_MATCH or place > end or texts.row_rests[place] == 0:
         place = -1
     token_row = pair_row = triple_row = -1
     if place < 0 or longest_own < _HELD_MATCH:
-        a = int(work.token_ids[node])
-        b = token_before(texts, work, node, end, start, 1)
+        a = int(work.paths.token_ids[node])
+        b = token_before(texts.token_ids, work.paths, node, end, start, 1)
         token_row = find_row(successors.tokens, a, -1, -1, scope)
         if b != NO_TOKEN:
             pair_row = find_row(successors.pairs, a, b, -1, scope)
-            c = token_before(texts, work, node, end, start, 2)
+            c = token_before(texts.token_ids, work.paths, node, end, start, 2)
             if c != NO_TOKEN:
                 triple_row = find_row(successors.triples, a, b, c, scope)
     if place < 0 and longest_pool >= _PLACE_MATCH and texts.row_rests[pool_place] > 0:
@@ -117,53 +117,55 @@ def gather_candidates(
 
     # The most specific rows first: places are limited.
     if triple_row >= 0:
-        _read_row(work, expansion, successors.triples.ids[triple_row], successors.triples.buckets[triple_row], TRIPLE)
+        _read_row(lists, expansion, successors.triples.ids[triple_row], successors.triples.buckets[triple_row], TRIPLE)
     if place >= 0:
-        _read_row(work, expansion, texts.row_ids[place], texts.row_buckets[place], PLACE)
+        _read_row(lists, expansion, texts.row_ids[place], texts.row_buckets[place], PLACE)
     if pair_row >= 0:
-        _read_row(work, expansion, successors.pairs.ids[pair_row], successors.pairs.buckets[pair_row], PAIR)
-        _read_mean(work, expansion, successors.pairs, pair_row, MERGED_PAIR)
+        _read_row(lists, expansion, successors.pairs.ids[pair_row], successors.pairs.buckets[pair_row], PAIR)
+        _read_mean(lists, expansion, successors.pairs, pair_row, MERGED_PAIR)
     if token_row >= 0:
-        _read_row(work, expansion, successors.tokens.ids[token_row], successors.tokens.buckets[token_row], TOKEN)
-        _read_mean(work, expansion, successors.tokens, token_row, MERGED_TOKEN)
+        _read_row(lists, expansion, successors.tokens.ids[token_row], successors.tokens.buckets[token_row], TOKEN)
+        _read_mean(lists, expansion, successors.tokens, token_row, MERGED_TOKEN)
     return Evidence(longest_own, longest_pool, own_votes, pool_votes, latest, place, token_row, pair_row, triple_row)
 
 
 @jit
-def _candidate(work: Workspace, expansion: int, token: int, source: int) -> int:
+def _candidate(lists: Candidates, expansion: int, token: int, source: int) -> int:
     """The candidate of that token, a new one if need be, credited to a source; -1 without a token or a place."""
     if token < 0:
         return -1
-    count = int(work.num_candidates[expansion])
+    count = int(lists.counts[expansion])
     for candidate in range(count):
-        if work.candidate_ids[expansion, candidate] == token:
-            work.candidate_sources[expansion, candidate] |= source
+        if lists.ids[expansion, candidate] == token:
+            lists.sources[expansion, candidate] |= source
             return candidate
     if count == MAX_CANDIDATES:
         return -1
-    work.num_candidates[expansion] = count + 1
-    work.candidate_ids[expansion, count] = token
-    work.candidate_sources[expansion, count] = source
-    work.votes[count] = 0
-    work.features[expansion, count] = 0
+    lists.counts[expansion] = count + 1
+    lists.ids[expansion, count] = token
+    lists.sources[expansion, count] = source
+    lists.votes[count] = 0
+    lists.features[expansion, count] = 0
     return count
 
 
 @jit
-def _read_row(work: Workspace, expansion: int, ids: NDArray[np.int32], buckets: NDArray[np.uint8], group: int) -> None:
+def _read_row(
+    lists: Candidates, expansion: int, ids: NDArray[np.int32], buckets: NDArray[np.uint8], group: int
+) -> None:
     for rank in range(NUM_SUCCESSORS):
         if buckets[rank] < _MIN_BUCKET:
             return
-        candidate = _candidate(work, expansion, int(ids[rank]), TRANSITIONS)
+        candidate = _candidate(lists, expansion, int(ids[rank]), TRANSITIONS)
         if candidate >= 0:
-            work.features[expansion, candidate, group] = buckets[rank]
+            lists.features[expansion, candidate, group] = buckets[rank]
 
 
 @jit
-def _read_mean(work: Workspace, expansion: int, table: SuccessorTable, row: int, group: int) -> None:
+def _read_mean(lists: Candidates, expansion: int, table: SuccessorTable, row: int, group: int) -> None:
     for entry in range(NUM_MERGED):
         probability = float(table.merged_probs[row, entry])
         if probability >= _MIN_MERGED:
-            candidate = _candidate(work, expansion, int(table.merged_ids[row, entry]), TRANSITIONS)
+            candidate = _candidate(lists, expansion, int(table.merged_ids[row, entry]), TRANSITIONS)
             if candidate >= 0:
-                work.features[expansion, candidate, group] = probability_bucket(probability)
+                lists.features[expansion, candidate, group] = probability_bucket(probability)

@@ -148,7 +148,7 @@ class Drafter:
             self._cut(nodes, starts, max_nodes)
             nodes, parents, starts = self._flattened(len(queries))
         work = self._work
-        token_ids, depths = work.token_ids[nodes].astype(np.int64), work.depths[nodes].astype(np.int64)
+        token_ids, depths = work.paths.token_ids[nodes].astype(np.int64), work.paths.depths[nodes].astype(np.int64)
         sources, probs = source_bits[work.sources[nodes]], work.probs[nodes].astype(np.float32)
         trees = []
         self._proposed.clear()

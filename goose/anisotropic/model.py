@@ -42,7 +42,7 @@ def expand(memory: Memory, requests: Requests, work: Workspace, slot: int, node:
 
 @jit
 def _set_probabilities(memory: Memory, requests: Requests, work: Workspace, slot: int, expansion: int) -> None:
-    weights, count = memory.weights, int(work.num_candidates[expansion])
+    weights, count = memory.weights, int(work.candidates.counts[expansion])
     temperature = requests.adapted[slot, TEMPERATURE]
     none = 0.0
     for group in range(NUM_NONE_GROUPS):
@@ -51,7 +51,7 @@ def _set_probabilities(memory: Memory, requests: Requests, work: Workspace, slot
     work.none_logits[expansion] = none
     largest = none
     for candidate in range(count):
-        features = work.features[expansion, candidate]
+        features = work.candidates.features[expansion, candidate]
         logit = requests.adapted[slot, SUPPORT_BIAS + int(features[SUPPORT]) - AT_SUPPORT]
         for group in range(NUM_CANDIDATE_GROUPS):
             logit += weights[features[group]]
@@ -74,11 +74,11 @@ def learn(
     """One step on -log P(chosen token) at an expanded node."""
     weights, squares = memory.weights, memory.squares
     adapted = requests.adapted[slot]
-    count = int(work.num_candidates[expansion])
+    count = int(work.candidates.counts[expansion])
     hit, none_prob = -1, 1.0
     for candidate in range(count):
         none_prob -= work.candidate_probs[expansion, candidate]
-        if work.candidate_ids[expansion, candidate] == chosen:
+        if work.candidates.ids[expansion, candidate] == chosen:
             hit = candidate
     gradient = max(none_prob, 0.0) - (1.0 if hit < 0 else 0.0)
     by_temperature = gradient * work.none_logits[expansion]
@@ -91,7 +91,7 @@ def learn(
         by_temperature += gradient * work.candidate_logits[expansion, candidate]
         if abs(gradient) < _MIN_GRADIENT:
             continue
-        features = work.features[expansion, candidate]
+        features = work.candidates.features[expansion, candidate]
         bias = SUPPORT_BIAS + int(features[SUPPORT]) - AT_SUPPORT
         adapted[bias] -= _BIAS_RATE * gradient + _BIAS_DECAY * adapted[bias]
         for group in range(NUM_CANDIDATE_GROUPS):

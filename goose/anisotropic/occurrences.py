@@ -6,9 +6,12 @@ path itself (position `end + d` is the path's node at depth d), so that a loop d
 the true one, compared backwards over path and text, up to `MAX_MATCH`.
 """
 
+import numpy as np
+from numpy.typing import NDArray
+
 from goose.anisotropic.hashing import ngram_hash
-from goose.anisotropic.texts import NO_TOKEN, Texts
-from goose.anisotropic.workspace import MAX_OWN, MAX_POOL, Memory, Requests, Workspace
+from goose.anisotropic.texts import NO_TOKEN
+from goose.anisotropic.workspace import MAX_OWN, MAX_POOL, Memory, Paths, Requests, Workspace
 from goose.jit import jit
 
 __all__ = ["find_occurrences", "following"]
@@ -24,42 +27,42 @@ _GOOD_MATCH = 3
 
 
 @jit
-def following(texts: Texts, work: Workspace, node: int, position: int, end: int) -> int:
+def following(text_ids: NDArray[np.int32], paths: Paths, node: int, position: int, end: int) -> int:
     """The token behind an own occurrence of a node, NO_TOKEN if there is none yet."""
     if position < end:
-        return int(texts.token_ids[position + 1])
+        return int(text_ids[position + 1])
     depth = position + 1 - end
-    if depth > work.depths[node]:
+    if depth > paths.depths[node]:
         return NO_TOKEN
-    while work.depths[node] > depth:
-        node = work.parents[node]
-    return int(work.token_ids[node])
+    while paths.depths[node] > depth:
+        node = paths.parents[node]
+    return int(paths.token_ids[node])
 
 
 @jit
-def token_before(texts: Texts, work: Workspace, node: int, end: int, start: int, back: int) -> int:
+def token_before(text_ids: NDArray[np.int32], paths: Paths, node: int, end: int, start: int, back: int) -> int:
     """The token `back` places before a node's own, along path and text; NO_TOKEN before the text's start."""
-    while back > 0 and work.depths[node] > 0:
-        node = work.parents[node]
+    while back > 0 and paths.depths[node] > 0:
+        node = paths.parents[node]
         back -= 1
-    if work.depths[node] > 0 or back == 0:
-        return int(work.token_ids[node])
-    return int(texts.token_ids[end - back]) if end - back >= start else NO_TOKEN
+    if paths.depths[node] > 0 or back == 0:
+        return int(paths.token_ids[node])
+    return int(text_ids[end - back]) if end - back >= start else NO_TOKEN
 
 
 @jit
-def _match_length(texts: Texts, work: Workspace, node: int, end: int, position: int, longest: int) -> int:
+def _match_length(text_ids: NDArray[np.int32], paths: Paths, node: int, end: int, position: int, longest: int) -> int:
     """How many tokens before and at `position` equal those before and at the node. NO_TOKEN ends both texts."""
     length = 0
-    while length < longest and work.depths[node] > 0:
-        if position - length < 0 or texts.token_ids[position - length] != work.token_ids[node]:
+    while length < longest and paths.depths[node] > 0:
+        if position - length < 0 or text_ids[position - length] != paths.token_ids[node]:
             return length
-        node = work.parents[node]
+        node = paths.parents[node]
         length += 1
     back = 0
     while length < longest and position - length >= 0 and end - back >= 0:
-        token = texts.token_ids[position - length]
-        if token == NO_TOKEN or token != texts.token_ids[end - back]:
+        token = text_ids[position - length]
+        if token == NO_TOKEN or token != text_ids[end - back]:
             break
         length += 1
         back += 1
@@ -70,15 +73,15 @@ def _match_length(texts: Texts, work: Workspace, node: int, end: int, position: 
 def find_occurrences(memory: Memory, requests: Requests, work: Workspace, slot: int, node: int, expansion: int) -> None:
     """Fills the expansion's occurrences, own and pooled."""
     texts, end = memory.texts, requests.ends[slot]
-    at_anchor = work.depths[node] == 0
-    token = work.token_ids[node]
+    at_anchor = work.paths.depths[node] == 0
+    token = work.paths.token_ids[node]
     num_own = num_pool = longest = 0
     if not at_anchor:
-        parent = work.parents[node]
+        parent = work.paths.parents[node]
         above = work.expansions[parent]
         for i in range(work.num_own[above]):
             position = int(work.own_at[above, i])
-            if following(texts, work, parent, position, end) == token:
+            if following(texts.token_ids, work.paths, parent, position, end) == token:
                 length = min(MAX_MATCH, int(work.own_lengths[above, i]) + 1)
                 work.own_at[expansion, num_own] = position + 1
                 work.own_lengths[expansion, num_own] = length
@@ -94,9 +97,9 @@ def find_occurrences(memory: Memory, requests: Requests, work: Workspace, slot: 
     work.num_pool[expansion] = num_pool
     if longest < _GOOD_MATCH or num_pool == 0:
         start = requests.starts[slot]
-        b = token_before(texts, work, node, end, start, 1)
-        c = token_before(texts, work, node, end, start, 2)
-        d = token_before(texts, work, node, end, start, 3)
+        b = token_before(texts.token_ids, work.paths, node, end, start, 1)
+        c = token_before(texts.token_ids, work.paths, node, end, start, 2)
+        d = token_before(texts.token_ids, work.paths, node, end, start, 3)
         if longest < _GOOD_MATCH:
             _search_own(memory, requests, work, slot, node, expansion, b, c, d)
         if num_pool == 0:
@@ -110,10 +113,10 @@ def _search_own(
     """Occurrences of the last 4 tokens, then of 2, then of 1; each index gives what the longer ones cannot."""
     texts = memory.texts
     start, end, owner = requests.starts[slot], requests.ends[slot], requests.owners[slot]
-    at_anchor = work.depths[node] == 0
+    at_anchor = work.paths.depths[node] == 0
     max_steps = _MAX_STEPS if at_anchor else _MAX_STEPS_BELOW
     mask = texts.own_heads.shape[1] - 1
-    a = int(work.token_ids[node])
+    a = int(work.paths.token_ids[node])
     count = 0
     for tier in range(2, -1, -1):
         if (d if tier == 2 else (b if tier == 1 else a)) == NO_TOKEN:
@@ -134,7 +137,7 @@ def _search_own(
             if position < 0 or count == MAX_OWN:
                 break
             if start <= position < end:
-                length = _match_length(texts, work, node, end, position, longest)
+                length = _match_length(texts.token_ids, work.paths, node, end, position, longest)
                 # The longest compared is one that the longer index has found already.
                 if length >= least and (tier == 2 or length < longest):
                     work.own_at[expansion, count] = position
@@ -151,10 +154,10 @@ def _search_pool(
     """The same in outputs of the scope, its own text left out; the last 4 tokens, then 2."""
     texts = memory.texts
     start, end, scope = requests.starts[slot], requests.ends[slot], requests.scopes[slot]
-    at_anchor = work.depths[node] == 0
+    at_anchor = work.paths.depths[node] == 0
     max_steps = _MAX_POOL_STEPS if at_anchor else _MAX_POOL_STEPS_BELOW
     mask = texts.pool_heads.shape[1] - 1
-    a = int(work.token_ids[node])
+    a = int(work.paths.token_ids[node])
     count = 0
     for tier in range(1, -1, -1):
         if (d if tier == 1 else b) == NO_TOKEN or (tier == 0 and count >= _ENOUGH_POOLED):
@@ -166,7 +169,7 @@ def _search_pool(
             if position < 0 or count == MAX_POOL:
                 break
             if texts.scopes[position] == scope and not start <= position <= end:
-                length = _match_length(texts, work, node, end, position, longest)
+                length = _match_length(texts.token_ids, work.paths, node, end, position, longest)
                 if length >= least and (tier == 1 or length < longest):
                     work.pool_at[expansion, count] = position
                     work.pool_lengths[expansion, count] = length

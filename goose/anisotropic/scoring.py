@@ -3,6 +3,9 @@
 The table of features stands in `goose.anisotropic.features`.
 """
 
+import numpy as np
+from numpy.typing import NDArray
+
 from goose.anisotropic import features as table
 from goose.anisotropic import workspace
 from goose.anisotropic.candidates import (
@@ -38,7 +41,7 @@ def set_none_features(
         rest = tier = 0
     if found.triple_row >= 0:
         tier = 3
-    trends = _trends(requests, slot)
+    trends = _trends(requests.adapted, slot)
     features = work.none_features[expansion]
     features[0] = (
         table.AT_NONE_OWN
@@ -46,14 +49,14 @@ def set_none_features(
         + min(int(work.num_own[expansion]), table.NUM_SHARES - 1)
     )
     features[1] = table.AT_NONE_ROW + rest * 4 + tier
-    features[2] = table.AT_NONE_DEPTH + min(int(work.depths[node]), table.NUM_DEPTHS - 1)
+    features[2] = table.AT_NONE_DEPTH + min(int(work.paths.depths[node]), table.NUM_DEPTHS - 1)
     features[3] = table.AT_NONE_POOL + table.length_bucket(found.longest_pool)
     features[4] = table.AT_NONE_TREND + trends
 
 
 @jit
-def _trends(requests: Requests, slot: int) -> int:
-    own, top = requests.adapted[slot, workspace.OWN_TREND], requests.adapted[slot, workspace.TOP_TREND]
+def _trends(adapted: NDArray[np.float64], slot: int) -> int:
+    own, top = adapted[slot, workspace.OWN_TREND], adapted[slot, workspace.TOP_TREND]
     return table.trend_bucket(own) * table.NUM_TRENDS + table.trend_bucket(top)
 
 
@@ -63,6 +66,8 @@ def set_features(
 ) -> None:
     """Turns votes and row buckets of all candidates into indices of weights."""
     pairs, tokens = memory.successors.pairs, memory.successors.tokens
+    text_ids, heads, links = memory.texts.token_ids, memory.texts.own_heads, memory.texts.own_links
+    start, end, owner = requests.starts[slot], requests.ends[slot], requests.owners[slot]
     span = max(table.span_bucket(found.longest_own), table.span_bucket(found.longest_pool))
     has_place, has_pair = found.place >= 0, found.pair_row >= 0
     has_token, has_triple = found.token_row >= 0, found.triple_row >= 0
@@ -76,11 +81,11 @@ def set_features(
     at_token = table.AT_TOKEN + tier * table.NUM_PROBABILITIES
     at_merged_pair = table.AT_MERGED_PAIR + (pair_count * table.NUM_CONTEXTS + context) * table.NUM_PROBABILITIES
     at_merged_token = table.AT_MERGED_TOKEN + (token_count * table.NUM_TIERS + tier) * table.NUM_PROBABILITIES
-    streak = int(requests.adapted[slot, workspace.STREAK]) + int(work.depths[node])
+    streak = int(requests.adapted[slot, workspace.STREAK]) + int(work.paths.depths[node])
     at_streak = table.AT_STREAK + table.streak_bucket(streak) * table.NUM_STREAK_LENGTHS
-    at_trend = table.AT_TREND + _trends(requests, slot) * table.NUM_TREND_LENGTHS
-    for candidate in range(work.num_candidates[expansion]):
-        votes, features = work.votes[candidate], work.features[expansion, candidate]
+    at_trend = table.AT_TREND + _trends(requests.adapted, slot) * table.NUM_TREND_LENGTHS
+    for candidate in range(work.candidates.counts[expansion]):
+        votes, features = work.candidates.votes[candidate], work.candidates.features[expansion, candidate]
         own, pooled = int(votes[OWN_LENGTH]), int(votes[POOL_LENGTH])
         own_votes = int(votes[OWN_VOTES])
         features[table.OWN] = (
@@ -105,7 +110,7 @@ def set_features(
         features[table.MERGED_TOKEN] = at_merged_token + _in_row(int(features[table.MERGED_TOKEN]), has_token)
         features[table.RECENT] = table.AT_RECENT + table.span_bucket(own) * 2 + (1 if candidate == found.latest else 0)
         kind = 0 if own_votes > 0 else (1 if pooled > 0 else 2)
-        seen = _distance(memory, requests, slot, int(work.candidate_ids[expansion, candidate]))
+        seen = _distance(text_ids, heads, links, start, end, owner, int(work.candidates.ids[expansion, candidate]))
         features[table.SEEN] = table.AT_SEEN + seen * 3 + kind
         features[table.SUPPORT] = table.AT_SUPPORT + _support_class(own, pooled)
         features[table.STREAK] = at_streak + _streak_length(own, found.longest_own)
@@ -150,18 +155,24 @@ def _trend_length(own: int, longest: int) -> int:
 
 
 @jit
-def _distance(memory: Memory, requests: Requests, slot: int, token: int) -> int:
+def _distance(
+    text_ids: NDArray[np.int32],
+    heads: NDArray[np.int32],
+    links: NDArray[np.int32],
+    start: int,
+    end: int,
+    owner: int,
+    token: int,
+) -> int:
     """1 if the request's text does not hold the token, else the bucket of how long ago it did."""
-    texts = memory.texts
-    start, end = requests.starts[slot], requests.ends[slot]
-    if texts.token_ids[end] == token:
+    if text_ids[end] == token:
         return table.distance_bucket(0)
-    code = ngram_hash(token, -1, -1, -1, requests.owners[slot]) & (texts.own_heads.shape[1] - 1)
-    position = int(texts.own_heads[0, code]) - 1
+    code = ngram_hash(token, -1, -1, -1, owner) & (heads.shape[1] - 1)
+    position = int(heads[0, code]) - 1
     for _ in range(_SEEN_STEPS):
         if position < 0:
             break
-        if start <= position < end and texts.token_ids[position] == token:
+        if start <= position < end and text_ids[position] == token:
             return table.distance_bucket(end - position)
-        position = int(texts.own_links[position, 0]) - 1
+        position = int(links[position, 0]) - 1
     return 1

@@ -57,14 +57,14 @@ def learn_path(
         for k in range(work.num_own[expansion]):
             if work.own_lengths[expansion, k] > longest:
                 longest = int(work.own_lengths[expansion, k])
-                copied = following(memory.texts, work, node, int(work.own_at[expansion, k]), end)
+                copied = following(memory.texts.token_ids, work.paths, node, int(work.own_at[expansion, k]), end)
         # A match of one token is right too rarely to say anything about the text.
         if longest >= 2:
             adapted[OWN_TREND] += _TREND_RATE * ((1.0 if copied == token else 0.0) - adapted[OWN_TREND])
         best, top = -1.0, NO_TOKEN
-        for k in range(work.num_candidates[expansion]):
+        for k in range(work.candidates.counts[expansion]):
             if work.candidate_probs[expansion, k] > best:
-                best, top = work.candidate_probs[expansion, k], int(work.candidate_ids[expansion, k])
+                best, top = work.candidate_probs[expansion, k], int(work.candidates.ids[expansion, k])
         adapted[TOP_TREND] += _TREND_RATE * ((1.0 if top == token else 0.0) - adapted[TOP_TREND])
         adapted[STREAK] = adapted[STREAK] + 1.0 if longest > 0 and copied == token else 0.0
         learn(memory, requests, work, slot, expansion, token, rate)

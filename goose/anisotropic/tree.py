@@ -38,42 +38,42 @@ def build_tree(
     """
     anchor = sequence * MAX_NODES
     expansion = sequence * MAX_TREE_NODES
-    work.token_ids[anchor] = memory.texts.token_ids[requests.ends[slot]]
-    work.parents[anchor] = -1
-    work.depths[anchor] = work.sources[anchor] = 0
+    work.paths.token_ids[anchor] = memory.texts.token_ids[requests.ends[slot]]
+    work.paths.parents[anchor] = -1
+    work.paths.depths[anchor] = work.sources[anchor] = 0
     work.probs[anchor] = work.path_probs[anchor] = 1.0
     work.expansions[anchor] = -1
     work.selected[anchor] = False
     num_nodes, num_selected = 1, 0
-    num_queued = _push(work, 0, 1.0, anchor)
+    num_queued = _push(work.queue_probs, work.queue_nodes, 0, 1.0, anchor)
     while num_queued > 0 and num_selected < max_nodes:
         if num_selected >= floor and work.queue_probs[0] < threshold:
             break
         node = int(work.queue_nodes[0])
-        num_queued = _pop(work, num_queued)
+        num_queued = _pop(work.queue_probs, work.queue_nodes, num_queued)
         work.selected[node] = True
         num_selected += 1
-        if work.depths[node] == max_depth or num_selected == max_nodes:
+        if work.paths.depths[node] == max_depth or num_selected == max_nodes:
             continue
         expand(memory, requests, work, slot, node, expansion)
         least = threshold if num_selected >= floor else min(threshold, MIN_PATH_PROBABILITY)
-        for candidate in range(work.num_candidates[expansion]):
+        for candidate in range(work.candidates.counts[expansion]):
             prob = work.candidate_probs[expansion, candidate]
             path_prob = work.path_probs[node] * prob
-            token = work.candidate_ids[expansion, candidate]
+            token = work.candidates.ids[expansion, candidate]
             if path_prob < least or num_nodes == MAX_NODES or _contains(stop_ids, token):
                 continue
             child = anchor + num_nodes
             num_nodes += 1
-            work.token_ids[child] = token
-            work.parents[child] = node
-            work.depths[child] = work.depths[node] + 1
-            work.sources[child] = work.candidate_sources[expansion, candidate]
+            work.paths.token_ids[child] = token
+            work.paths.parents[child] = node
+            work.paths.depths[child] = work.paths.depths[node] + 1
+            work.sources[child] = work.candidates.sources[expansion, candidate]
             work.probs[child] = prob
             work.path_probs[child] = path_prob
             work.expansions[child] = -1
             work.selected[child] = False
-            num_queued = _push(work, num_queued, path_prob, child)
+            num_queued = _push(work.queue_probs, work.queue_nodes, num_queued, path_prob, child)
         expansion += 1
     work.num_nodes[sequence] = num_nodes
 
@@ -87,9 +87,8 @@ def _contains(ids: NDArray[np.int64], token: int) -> bool:
 
 
 @jit
-def _push(work: Workspace, count: int, prob: float, node: int) -> int:
+def _push(probs: NDArray[np.float64], nodes: NDArray[np.int32], count: int, prob: float, node: int) -> int:
     """Adds to the heap of `count` entries, largest probability first; returns the new count."""
-    probs, nodes = work.queue_probs, work.queue_nodes
     place = count
     while place > 0:
         above = (place - 1) >> 1
@@ -102,9 +101,8 @@ def _push(work: Workspace, count: int, prob: float, node: int) -> int:
 
 
 @jit
-def _pop(work: Workspace, count: int) -> int:
+def _pop(probs: NDArray[np.float64], nodes: NDArray[np.int32], count: int) -> int:
     """Removes the first entry of the heap; returns the new count."""
-    probs, nodes = work.queue_probs, work.queue_nodes
     count -= 1
     prob, node = probs[count], nodes[count]
     place = 0
@@ -141,7 +139,7 @@ def flatten(
             if work.selected[node]:
                 places[node - anchor] = total - starts[sequence]
                 nodes[total] = node
-                parents[total] = -1 if node == anchor else places[work.parents[node] - anchor]
+                parents[total] = -1 if node == anchor else places[work.paths.parents[node] - anchor]
                 total += 1
     starts[num_sequences] = total
     return total

@@ -18,7 +18,9 @@ __all__ = [
     "MAX_CANDIDATES",
     "MAX_NODES",
     "MAX_TREE_NODES",
+    "Candidates",
     "Memory",
+    "Paths",
     "Requests",
     "Workspace",
     "new_requests",
@@ -62,13 +64,38 @@ class Requests(NamedTuple):
     adapted: NDArray[np.float64]
 
 
-class Workspace(NamedTuple):
-    """Sequence i of a proposal has nodes `i * MAX_NODES` on and expansions `i * MAX_TREE_NODES` on."""
+class Paths(NamedTuple):
+    """What a node stands for: the tokens from the anchor down to it."""
 
     # [num_nodes]; parents are node indices, -1 for the anchor
     token_ids: NDArray[np.int32]
     parents: NDArray[np.int32]
     depths: NDArray[np.int32]
+
+
+class Candidates(NamedTuple):
+    """The candidates of each expansion."""
+
+    # [num_expansions]
+    counts: NDArray[np.int32]
+    # [num_expansions, MAX_CANDIDATES]
+    ids: NDArray[np.int32]
+    # [num_expansions, MAX_CANDIDATES]: bits of the sources
+    sources: NDArray[np.int32]
+    # [num_expansions, MAX_CANDIDATES, NUM_CANDIDATE_GROUPS]: indices of weights
+    features: NDArray[np.int16]
+    # [MAX_CANDIDATES, 6]: votes at the node being expanded, see `goose.anisotropic.candidates`
+    votes: NDArray[np.int32]
+
+
+class Workspace(NamedTuple):
+    """Sequence i of a proposal has nodes `i * MAX_NODES` on and expansions `i * MAX_TREE_NODES` on.
+
+    Compiled functions take the parts they need, not the whole: each array costs a call something.
+    """
+
+    paths: Paths
+    candidates: Candidates
     # [num_nodes]: bits of the sources
     sources: NDArray[np.int32]
     # [num_nodes]: P(node | parent), P(node)
@@ -89,19 +116,12 @@ class Workspace(NamedTuple):
     # [num_expansions]
     num_own: NDArray[np.int32]
     num_pool: NDArray[np.int32]
-    num_candidates: NDArray[np.int32]
     # [num_expansions, MAX_CANDIDATES]
-    candidate_ids: NDArray[np.int32]
-    candidate_sources: NDArray[np.int32]
     candidate_probs: NDArray[np.float64]
     candidate_logits: NDArray[np.float64]
-    # [num_expansions, MAX_CANDIDATES, NUM_CANDIDATE_GROUPS]: indices of weights
-    features: NDArray[np.int16]
     # [num_expansions], [num_expansions, NUM_NONE_GROUPS]: of the outcome "none of the candidates"
     none_logits: NDArray[np.float64]
     none_features: NDArray[np.int16]
-    # [MAX_CANDIDATES, 6]: votes of the node being expanded, see `goose.anisotropic.candidates`
-    votes: NDArray[np.int32]
     # [MAX_NODES + 1]: the queue of the tree being built
     queue_probs: NDArray[np.float64]
     queue_nodes: NDArray[np.int32]
@@ -128,9 +148,14 @@ def new_workspace(num_sequences: int) -> Workspace:
         return np.zeros(shape, np.int32)
 
     return Workspace(
-        token_ids=ints(nodes),
-        parents=ints(nodes),
-        depths=ints(nodes),
+        paths=Paths(token_ids=ints(nodes), parents=ints(nodes), depths=ints(nodes)),
+        candidates=Candidates(
+            counts=ints(expansions),
+            ids=ints(expansions, MAX_CANDIDATES),
+            sources=ints(expansions, MAX_CANDIDATES),
+            features=np.zeros((expansions, MAX_CANDIDATES, NUM_CANDIDATE_GROUPS), np.int16),
+            votes=ints(MAX_CANDIDATES, 6),
+        ),
         sources=ints(nodes),
         probs=np.zeros(nodes),
         path_probs=np.zeros(nodes),
@@ -143,15 +168,10 @@ def new_workspace(num_sequences: int) -> Workspace:
         pool_lengths=ints(expansions, MAX_POOL),
         num_own=ints(expansions),
         num_pool=ints(expansions),
-        num_candidates=ints(expansions),
-        candidate_ids=ints(expansions, MAX_CANDIDATES),
-        candidate_sources=ints(expansions, MAX_CANDIDATES),
         candidate_probs=np.zeros((expansions, MAX_CANDIDATES)),
         candidate_logits=np.zeros((expansions, MAX_CANDIDATES)),
-        features=np.zeros((expansions, MAX_CANDIDATES, NUM_CANDIDATE_GROUPS), np.int16),
         none_logits=np.zeros(expansions),
         none_features=np.zeros((expansions, NUM_NONE_GROUPS), np.int16),
-        votes=ints(MAX_CANDIDATES, 6),
         queue_probs=np.zeros(MAX_NODES + 1),
         queue_nodes=ints(MAX_NODES + 1),
     )
