@@ -15,7 +15,7 @@ from goose.anisotropic.features import (
     probability_bucket,
 )
 from goose.anisotropic.occurrences import following, token_before
-from goose.anisotropic.successors import NUM_MERGED, SuccessorTable, find_row
+from goose.anisotropic.successors import NUM_MERGED, find_row
 from goose.anisotropic.texts import NO_TOKEN, NUM_SUCCESSORS
 from goose.anisotropic.workspace import MAX_CANDIDATES, Candidates, Memory, Requests, Workspace
 from goose.jit import jit
@@ -106,26 +106,28 @@ def gather_candidates(
     if place < 0 or longest_own < _HELD_MATCH:
         a = int(work.paths.token_ids[node])
         b = token_before(texts.token_ids, work.paths, node, end, start, 1)
-        token_row = find_row(successors.tokens, a, -1, -1, scope)
+        token_row = find_row(successors.tokens.keys, a, -1, -1, scope)
         if b != NO_TOKEN:
-            pair_row = find_row(successors.pairs, a, b, -1, scope)
+            pair_row = find_row(successors.pairs.keys, a, b, -1, scope)
             c = token_before(texts.token_ids, work.paths, node, end, start, 2)
             if c != NO_TOKEN:
-                triple_row = find_row(successors.triples, a, b, c, scope)
+                triple_row = find_row(successors.triples.keys, a, b, c, scope)
     if place < 0 and longest_pool >= _PLACE_MATCH and texts.row_rests[pool_place] > 0:
         place = pool_place
 
     # The most specific rows first: places are limited.
     if triple_row >= 0:
-        _read_row(lists, expansion, successors.triples.ids[triple_row], successors.triples.buckets[triple_row], TRIPLE)
+        _read_row(lists, expansion, successors.triples.ids, successors.triples.buckets, triple_row, TRIPLE)
     if place >= 0:
-        _read_row(lists, expansion, texts.row_ids[place], texts.row_buckets[place], PLACE)
+        _read_row(lists, expansion, texts.row_ids, texts.row_buckets, place, PLACE)
     if pair_row >= 0:
-        _read_row(lists, expansion, successors.pairs.ids[pair_row], successors.pairs.buckets[pair_row], PAIR)
-        _read_mean(lists, expansion, successors.pairs, pair_row, MERGED_PAIR)
+        _read_row(lists, expansion, successors.pairs.ids, successors.pairs.buckets, pair_row, PAIR)
+        _read_mean(lists, expansion, successors.pairs.merged_ids, successors.pairs.merged_probs, pair_row, MERGED_PAIR)
     if token_row >= 0:
-        _read_row(lists, expansion, successors.tokens.ids[token_row], successors.tokens.buckets[token_row], TOKEN)
-        _read_mean(lists, expansion, successors.tokens, token_row, MERGED_TOKEN)
+        _read_row(lists, expansion, successors.tokens.ids, successors.tokens.buckets, token_row, TOKEN)
+        _read_mean(
+            lists, expansion, successors.tokens.merged_ids, successors.tokens.merged_probs, token_row, MERGED_TOKEN
+        )
     return Evidence(longest_own, longest_pool, own_votes, pool_votes, latest, place, token_row, pair_row, triple_row)
 
 
@@ -151,21 +153,23 @@ def _candidate(lists: Candidates, expansion: int, token: int, source: int) -> in
 
 @jit
 def _read_row(
-    lists: Candidates, expansion: int, ids: NDArray[np.int32], buckets: NDArray[np.uint8], group: int
+    lists: Candidates, expansion: int, ids: NDArray[np.int32], buckets: NDArray[np.uint8], row: int, group: int
 ) -> None:
     for rank in range(NUM_SUCCESSORS):
-        if buckets[rank] < _MIN_BUCKET:
+        if buckets[row, rank] < _MIN_BUCKET:
             return
-        candidate = _candidate(lists, expansion, int(ids[rank]), TRANSITIONS)
+        candidate = _candidate(lists, expansion, int(ids[row, rank]), TRANSITIONS)
         if candidate >= 0:
-            lists.features[expansion, candidate, group] = buckets[rank]
+            lists.features[expansion, candidate, group] = buckets[row, rank]
 
 
 @jit
-def _read_mean(lists: Candidates, expansion: int, table: SuccessorTable, row: int, group: int) -> None:
+def _read_mean(
+    lists: Candidates, expansion: int, ids: NDArray[np.int32], probs: NDArray[np.float32], row: int, group: int
+) -> None:
     for entry in range(NUM_MERGED):
-        probability = float(table.merged_probs[row, entry])
+        probability = float(probs[row, entry])
         if probability >= _MIN_MERGED:
-            candidate = _candidate(lists, expansion, int(table.merged_ids[row, entry]), TRANSITIONS)
+            candidate = _candidate(lists, expansion, int(ids[row, entry]), TRANSITIONS)
             if candidate >= 0:
                 lists.features[expansion, candidate, group] = probability_bucket(probability)

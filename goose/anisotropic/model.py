@@ -13,11 +13,14 @@ Each request also adapts a bias per support class and the inverse temperature, b
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from goose.anisotropic.candidates import gather_candidates
 from goose.anisotropic.features import AT_SUPPORT, NUM_CANDIDATE_GROUPS, NUM_NONE_GROUPS, SUPPORT
 from goose.anisotropic.occurrences import find_occurrences
 from goose.anisotropic.scoring import set_features, set_none_features
-from goose.anisotropic.workspace import SUPPORT_BIAS, TEMPERATURE, Memory, Requests, Workspace
+from goose.anisotropic.workspace import SUPPORT_BIAS, TEMPERATURE, Candidates, Memory, Requests, Workspace
 from goose.jit import jit
 
 __all__ = ["expand", "learn"]
@@ -37,34 +40,53 @@ def expand(memory: Memory, requests: Requests, work: Workspace, slot: int, node:
     evidence = gather_candidates(memory, requests, work, slot, node, expansion)
     set_none_features(memory, requests, work, slot, node, expansion, evidence)
     set_features(memory, requests, work, slot, node, expansion, evidence)
-    _set_probabilities(memory, requests, work, slot, expansion)
+    _set_probabilities(
+        memory.weights,
+        requests.adapted,
+        work.candidates,
+        work.none_features,
+        work.none_logits,
+        work.candidate_logits,
+        work.candidate_probs,
+        slot,
+        expansion,
+    )
 
 
 @jit
-def _set_probabilities(memory: Memory, requests: Requests, work: Workspace, slot: int, expansion: int) -> None:
-    weights, count = memory.weights, int(work.candidates.counts[expansion])
-    temperature = requests.adapted[slot, TEMPERATURE]
+def _set_probabilities(
+    weights: NDArray[np.float64],
+    adapted: NDArray[np.float64],
+    lists: Candidates,
+    none_features: NDArray[np.int16],
+    none_logits: NDArray[np.float64],
+    logits: NDArray[np.float64],
+    probs: NDArray[np.float64],
+    slot: int,
+    expansion: int,
+) -> None:
+    temperature = adapted[slot, TEMPERATURE]
     none = 0.0
     for group in range(NUM_NONE_GROUPS):
-        none += weights[work.none_features[expansion, group]]
+        none += weights[none_features[expansion, group]]
     none *= temperature
-    work.none_logits[expansion] = none
+    none_logits[expansion] = none
     largest = none
+    count, features = int(lists.counts[expansion]), lists.features
     for candidate in range(count):
-        features = work.candidates.features[expansion, candidate]
-        logit = requests.adapted[slot, SUPPORT_BIAS + int(features[SUPPORT]) - AT_SUPPORT]
+        logit = adapted[slot, SUPPORT_BIAS + int(features[expansion, candidate, SUPPORT]) - AT_SUPPORT]
         for group in range(NUM_CANDIDATE_GROUPS):
-            logit += weights[features[group]]
+            logit += weights[features[expansion, candidate, group]]
         logit *= temperature
-        work.candidate_logits[expansion, candidate] = logit
+        logits[expansion, candidate] = logit
         largest = max(largest, logit)
     total = math.exp(none - largest)
     for candidate in range(count):
-        odds = math.exp(work.candidate_logits[expansion, candidate] - largest)
-        work.candidate_probs[expansion, candidate] = odds
+        odds = math.exp(logits[expansion, candidate] - largest)
+        probs[expansion, candidate] = odds
         total += odds
     for candidate in range(count):
-        work.candidate_probs[expansion, candidate] /= total
+        probs[expansion, candidate] /= total
 
 
 @jit

@@ -84,37 +84,45 @@ def set_features(
     streak = int(requests.adapted[slot, workspace.STREAK]) + int(work.paths.depths[node])
     at_streak = table.AT_STREAK + table.streak_bucket(streak) * table.NUM_STREAK_LENGTHS
     at_trend = table.AT_TREND + _trends(requests.adapted, slot) * table.NUM_TREND_LENGTHS
+    votes, features = work.candidates.votes, work.candidates.features[expansion]
     for candidate in range(work.candidates.counts[expansion]):
-        votes, features = work.candidates.votes[candidate], work.candidates.features[expansion, candidate]
-        own, pooled = int(votes[OWN_LENGTH]), int(votes[POOL_LENGTH])
-        own_votes = int(votes[OWN_VOTES])
-        features[table.OWN] = (
+        own, pooled = int(votes[candidate, OWN_LENGTH]), int(votes[candidate, POOL_LENGTH])
+        own_votes = int(votes[candidate, OWN_VOTES])
+        features[candidate, table.OWN] = (
             table.AT_OWN + table.length_bucket(own) * table.NUM_SHARES + table.share_bucket(own_votes, found.own_votes)
         )
-        features[table.OWN_ROW] = (
-            table.AT_OWN_ROW + table.span_bucket(own) * table.NUM_PROBABILITIES + int(votes[OWN_FOLLOWED])
+        features[candidate, table.OWN_ROW] = (
+            table.AT_OWN_ROW + table.span_bucket(own) * table.NUM_PROBABILITIES + int(votes[candidate, OWN_FOLLOWED])
         )
-        features[table.POOL] = (
+        features[candidate, table.POOL] = (
             table.AT_POOL
             + table.length_bucket(pooled) * table.NUM_SHARES
-            + table.share_bucket(int(votes[POOL_VOTES]), found.pool_votes)
+            + table.share_bucket(int(votes[candidate, POOL_VOTES]), found.pool_votes)
         )
-        features[table.POOL_ROW] = (
-            table.AT_POOL_ROW + table.span_bucket(pooled) * table.NUM_PROBABILITIES + int(votes[POOL_FOLLOWED])
+        features[candidate, table.POOL_ROW] = (
+            table.AT_POOL_ROW
+            + table.span_bucket(pooled) * table.NUM_PROBABILITIES
+            + int(votes[candidate, POOL_FOLLOWED])
         )
-        features[table.PLACE] = at_place + _in_row(int(features[table.PLACE]), has_place)
-        features[table.TRIPLE] = at_triple + _in_row(int(features[table.TRIPLE]), has_triple)
-        features[table.PAIR] = at_pair + _in_row(int(features[table.PAIR]), has_pair)
-        features[table.TOKEN] = at_token + _in_row(int(features[table.TOKEN]), has_token)
-        features[table.MERGED_PAIR] = at_merged_pair + _in_row(int(features[table.MERGED_PAIR]), has_pair)
-        features[table.MERGED_TOKEN] = at_merged_token + _in_row(int(features[table.MERGED_TOKEN]), has_token)
-        features[table.RECENT] = table.AT_RECENT + table.span_bucket(own) * 2 + (1 if candidate == found.latest else 0)
+        features[candidate, table.PLACE] = at_place + _in_row(int(features[candidate, table.PLACE]), has_place)
+        features[candidate, table.TRIPLE] = at_triple + _in_row(int(features[candidate, table.TRIPLE]), has_triple)
+        features[candidate, table.PAIR] = at_pair + _in_row(int(features[candidate, table.PAIR]), has_pair)
+        features[candidate, table.TOKEN] = at_token + _in_row(int(features[candidate, table.TOKEN]), has_token)
+        features[candidate, table.MERGED_PAIR] = at_merged_pair + _in_row(
+            int(features[candidate, table.MERGED_PAIR]), has_pair
+        )
+        features[candidate, table.MERGED_TOKEN] = at_merged_token + _in_row(
+            int(features[candidate, table.MERGED_TOKEN]), has_token
+        )
+        features[candidate, table.RECENT] = (
+            table.AT_RECENT + table.span_bucket(own) * 2 + (1 if candidate == found.latest else 0)
+        )
         kind = 0 if own_votes > 0 else (1 if pooled > 0 else 2)
         seen = _distance(text_ids, heads, links, start, end, owner, int(work.candidates.ids[expansion, candidate]))
-        features[table.SEEN] = table.AT_SEEN + seen * 3 + kind
-        features[table.SUPPORT] = table.AT_SUPPORT + _support_class(own, pooled)
-        features[table.STREAK] = at_streak + _streak_length(own, found.longest_own)
-        features[table.TREND] = at_trend + _trend_length(own, found.longest_own)
+        features[candidate, table.SEEN] = table.AT_SEEN + seen * 3 + kind
+        features[candidate, table.SUPPORT] = table.AT_SUPPORT + _support_class(own, pooled)
+        features[candidate, table.STREAK] = at_streak + _streak_length(own, found.longest_own)
+        features[candidate, table.TREND] = at_trend + _trend_length(own, found.longest_own)
 
 
 @jit

@@ -76,19 +76,19 @@ def _new_table(num_rows: int, num_merged_rows: int) -> SuccessorTable:
 
 
 @jit
-def _place(table: SuccessorTable, key: int, a: int, b: int, scope: int) -> int:
+def _place(keys: NDArray[np.int64], key: int, a: int, b: int, scope: int) -> int:
     # Token rows of the first scope lie in order of the token, so they do not clash with each other.
     if b < 0:
-        return (a + (scope - 1) * 40503) % len(table.keys)
-    return key % len(table.keys)
+        return (a + (scope - 1) * 40503) % len(keys)
+    return key % len(keys)
 
 
 @jit
-def find_row(table: SuccessorTable, a: int, b: int, c: int, scope: int) -> int:
-    """The row of up to three tokens, latest first, -1 where there are fewer; -1 if there is none."""
+def find_row(keys: NDArray[np.int64], a: int, b: int, c: int, scope: int) -> int:
+    """The row of up to three tokens, latest first, -1 where there are fewer; -1 if the table has none."""
     key = fingerprint(a, b, c, scope)
-    place = _place(table, key, a, b, scope)
-    return place if table.keys[place] == key else -1
+    place = _place(keys, key, a, b, scope)
+    return place if keys[place] == key else -1
 
 
 @jit
@@ -144,7 +144,7 @@ def _file(
     merge: bool,
 ) -> None:
     key = fingerprint(a, b, c, scope)
-    row = _place(table, key, a, b, scope)
+    row = _place(table.keys, key, a, b, scope)
     if table.keys[row] != key:
         table.keys[row] = key
         if len(table.counts) == len(table.keys):
