@@ -22,7 +22,7 @@ __all__ = ["NodeBudget", "TreeLimits"]
 # Part of the target that a tree takes anyway.
 _FLOOR = 0.9
 # Where the threshold came to rest on recordings: 0.6 at 16 nodes, and falling with the target to this power.
-_START_AT_16, _START_POWER = 0.6, 1.5
+_START_AT_16, _START_POWER, _MAX_START = 0.6, 1.5, 0.9
 # Of the logarithm of the threshold, a step in which the average tree is twice the target.
 _RATE = 0.05
 # Above 1 only replies of a high tau still grow beyond the floor.
@@ -61,7 +61,7 @@ class NodeBudget:
         largest = min(MAX_TREE_NODES, max_nodes - num_sequences + 1)
         return TreeLimits(
             targets=targets,
-            floors=np.maximum(1, (_FLOOR * targets).astype(np.int64)),
+            floors=np.rint(_FLOOR * targets).astype(np.int64),
             # A budget of one asks for plain decoding, not for two nodes now and then.
             max_nodes=np.where(targets == 1, 1, largest),
             thresholds=thresholds * (_PLAIN_TAU / np.maximum(_PLAIN_TAU, taus)),
@@ -75,5 +75,5 @@ class NodeBudget:
             self._log_thresholds[target] = min(math.log(_MAX_THRESHOLD), max(math.log(_MIN_THRESHOLD), moved))
 
     def _log_threshold(self, target: int) -> float:
-        start = min(1.0, _START_AT_16 * (16 / target) ** _START_POWER)
+        start = min(_MAX_START, _START_AT_16 * (16 / target) ** _START_POWER)
         return self._log_thresholds.get(target, math.log(start))

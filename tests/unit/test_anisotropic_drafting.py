@@ -1,6 +1,7 @@
 """The policy `anisotropic` on small hand-made texts: what it finds, shares, forgets and refuses."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ class Session:
         left, steps = list(reply), 0
         while left:
             tree = self.tree(name, max_depth=len(left) - 1)
-            path = walk(tree, lambda node, left=left, tree=tree: left[int(tree.depths[node])])
+            path = walk(tree, partial(_token_at, left, tree))
             outcome = TreeOutcome(name, tree, path.accepted_nodes, path.token_ids, int(path.token_ids[-1]))
             first = len(self.texts[name]) - 1
             self.texts[name] += path.token_ids.tolist()
@@ -72,6 +73,10 @@ class Session:
             top_probs=np.tile(np.asarray([0.7, 0.25], dtype=np.float32), (len(positions), 1)),
             origin=HarvestOrigin((name,), np.zeros_like(positions), positions),
         )
+
+
+def _token_at(reply: list[int], tree: TokenTree, node: int) -> int:
+    return reply[int(tree.depths[node])]
 
 
 def paths(tree: TokenTree) -> set[tuple[int, ...]]:
