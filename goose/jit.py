@@ -1,7 +1,8 @@
 """Machine code where numba is installed, the same functions as plain Python where it is not.
 
-What is decorated must therefore give the same result both ways: no arithmetic that leaves 62 bits, `int(...)` around
-what is read from a narrow array before it is added to anything, and `math` instead of numpy for scalars.
+What is decorated must therefore give the same result both ways: no arithmetic that leaves 62 bits, `int(...)` and
+`float(...)` around what is read from a narrow array before it is added to or compared with anything (numpy's narrow
+scalars would decide the precision), and `math` instead of numpy for scalars.
 
 Compiled code is kept on disk beside the source. numba looks only at the file a function stands in: after a change of
 a function that another file calls, delete `__pycache__` (`make clean` does).

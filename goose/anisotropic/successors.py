@@ -188,7 +188,7 @@ def _merge(
         added = rate * float(probs[rank])
         if found >= 0:
             merged_probs[found] = float(merged_probs[found]) + added
-        elif added > merged_probs[least]:
+        elif added > float(merged_probs[least]):
             merged_ids[least] = ids[rank]
             merged_probs[least] = added
     table.counts[row] = min(255, count + 1)
