@@ -19,11 +19,6 @@ class Segments:
         # first position -> size of what finished requests left, oldest first
         self._past: OrderedDict[int, int] = OrderedDict()
 
-    @property
-    def num_past(self) -> int:
-        """Positions that past requests hold."""
-        return sum(self._past.values())
-
     def allocate(self, size: int) -> int | None:
         """First position of a run of `size`, or None if no gap is that long."""
         for start, gap in self._gaps.items():

@@ -47,7 +47,7 @@ class Texts(NamedTuple):
 
 
 def new_texts(capacity: int) -> Texts:
-    """Empty texts of about 90 bytes a position; memory the system has not touched yet costs nothing."""
+    """Empty texts of about 100 bytes a position; memory the system has not touched yet costs nothing."""
     num_heads = 1 << max(8, (capacity - 1).bit_length())
     return Texts(
         token_ids=np.full(capacity, NO_TOKEN, np.int32),

@@ -27,7 +27,7 @@ __all__ = ["AnisotropicConstants", "AnisotropicPolicy"]
 class AnisotropicConstants:
     """Settings of the policy."""
 
-    # tokens of live and past texts that are kept, at about 90 bytes each
+    # tokens of live and past texts that are kept, at about 100 bytes each
     max_positions: int = 1 << 19
     # of the weights, see `goose.anisotropic.model`; 0: they stay what they are
     learning_rate: float = 0.05
