@@ -48,3 +48,4 @@ exact: $(STAMP)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find goose -name __pycache__ -exec rm -rf {} +

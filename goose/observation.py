@@ -4,7 +4,19 @@ from dataclasses import dataclass
 
 from goose.tree import FloatArray, IntArray, TokenTree
 
-__all__ = ["Harvest", "TreeOutcome"]
+__all__ = ["Harvest", "HarvestOrigin", "TreeOutcome"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HarvestOrigin:
+    """Where harvested rows stand in the texts of their requests."""
+
+    request_ids: tuple[str, ...]
+    # [num_rows] int64: index into `request_ids`
+    requests: IntArray
+    # [num_rows] int64: the row's place among its request's committed tokens, prompt included, those that the step
+    # commits too; -1: a draft node that was not committed
+    positions: IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,6 +34,8 @@ class Harvest:
     top_ids: IntArray
     # [num_rows, k] float32
     top_probs: FloatArray
+    # None: not known
+    origin: HarvestOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from goose.observation import Harvest, TreeOutcome
+from goose.observation import Harvest, HarvestOrigin, TreeOutcome
 from goose.speculator import Speculator
 from goose.tree import FloatArray, IntArray, TokenTree
 from goose.verify import walk
@@ -91,7 +91,9 @@ def replay(
         outcome = TreeOutcome(recording.name, tree, path.accepted_nodes, path.token_ids, int(path.token_ids[-1]))
         # The last committed token is the next anchor: its successors are not computed yet.
         rows = slice(harvested, committed - 1)
-        harvest = Harvest(previous[rows], tokens[rows], recording.top_ids[rows], recording.top_probs[rows])
+        positions = np.arange(harvested, committed - 1)
+        origin = HarvestOrigin((recording.name,), np.zeros_like(positions), positions)
+        harvest = Harvest(previous[rows], tokens[rows], recording.top_ids[rows], recording.top_probs[rows], origin)
         harvested = committed - 1
         steps += 1
         nodes += tree.num_nodes

@@ -3,7 +3,7 @@
 Owns the draft sources, the policies and the acceptance counts. Knows nothing of models, KV or sampling.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy as np
 from goose.calibration import AcceptanceTable
 from goose.errors import UnknownNameError
 from goose.observation import Harvest, TreeOutcome
-from goose.policies.registry import POLICIES
+from goose.policies.base import TreePolicy
+from goose.policies.registry import POLICIES, PolicyBuilder
 from goose.request import DraftRequest, RequestStates, TreeQuery
-from goose.sources.registry import SOURCES, SourceSet
+from goose.sources.registry import SOURCE_NAMES, SOURCES, SourceSet
 from goose.tree import IntArray, TokenTree, TreeBatch
 
 __all__ = ["Speculator"]
@@ -29,37 +30,49 @@ class Speculator:
     """Drafts for any number of requests at once. Not thread-safe: one engine loop owns it.
 
     `policy` and `budget` (nodes a sequence and step, anchor included) hold for requests that name none of their own;
-    `harvest_k` is how many successors a harvested row is worth keeping.
+    `harvest_k` is how many successors a harvested row is worth keeping. `builders` are the policies by name, by default
+    the registered ones.
     """
 
-    def __init__(self, *, policy: str = "goose", budget: int = 60, harvest_k: int = 10) -> None:
+    def __init__(
+        self,
+        *,
+        policy: str = "goose",
+        budget: int = 60,
+        harvest_k: int = 10,
+        builders: Mapping[str, PolicyBuilder] = POLICIES,
+    ) -> None:
         if budget < 1:
             raise ValueError(f"budget must be at least 1 (the anchor), not {budget}")
         if harvest_k < 1:
             raise ValueError(f"harvest_k must be at least 1, not {harvest_k}")
         self._sources = SourceSet(harvest_k=harvest_k)
-        self._policies = {name: build(self._sources) for name, build in POLICIES.items()}
-        self._require_policy(policy)
+        self._builders = builders
+        # Built when first asked for, because one may compile and set memory aside; the default policy now.
+        self._policies: dict[str, TreePolicy] = {}
+        self._policy(policy)
         self.policy = policy
         self.budget = budget
-        self._table = AcceptanceTable(tuple(SOURCES))
+        self._table = AcceptanceTable(SOURCE_NAMES)
         self._requests = RequestStates[_Request]("the speculator")
 
     @property
     def policies(self) -> tuple[str, ...]:
         """Names that `start_request` accepts."""
-        return tuple(self._policies)
+        return tuple(self._builders)
 
     @property
     def source_names(self) -> tuple[str, ...]:
         """Name s is that of bit s in `TokenTree.sources`."""
-        return tuple(SOURCES)
+        return SOURCE_NAMES
 
     @property
     def harvest_k(self) -> int:
         """Successors wanted per harvested row by the requests that are live now; 0 if none of them uses any."""
-        names = {name for request in self._requests for name in self._policies[request.policy].source_names}
-        return max((self._sources[name].harvest_k for name in names), default=0)
+        policies = [self._policies[name] for name in {request.policy for request in self._requests}]
+        names = {name for policy in policies for name in policy.source_names}
+        wanted = [policy.harvest_k for policy in policies] + [self._sources[name].harvest_k for name in names]
+        return max(wanted, default=0)
 
     def start_request(
         self,
@@ -74,7 +87,7 @@ class Speculator:
         """The committed tokens start as the prompt. Raises UnknownNameError, listing the known policies."""
         self._requests.require_new(request_id)
         name = self.policy if policy is None else policy
-        self._require_policy(name)
+        chosen = self._policy(name)
         prompt = np.asarray(prompt_ids, dtype=np.int64)
         if not len(prompt):
             raise ValueError(f"request {request_id!r}: prompt_ids must hold at least one token (the first anchor)")
@@ -88,9 +101,9 @@ class Speculator:
             cache_salt=cache_salt,
             budget=nodes,
         )
-        for source_name in self._policies[name].source_names:
+        for source_name in chosen.source_names:
             self._sources[source_name].start_request(request)
-        self._policies[name].start_request(request)
+        chosen.start_request(request)
         self._requests.start(request_id, _Request(policy=name, anchor_id=int(prompt[-1])))
 
     def propose(self, request_ids: Sequence[str], *, max_draft_depths: Sequence[int], max_nodes: int) -> TreeBatch:
@@ -132,7 +145,7 @@ class Speculator:
         for name, own in by_source.items():
             self._sources[name].observe(own, harvest)
         for name, own in by_policy.items():
-            self._policies[name].observe(own)
+            self._policies[name].observe(own, harvest)
         for outcome in outcomes:
             if len(outcome.committed_ids):
                 self._requests[outcome.request_id].anchor_id = int(outcome.committed_ids[-1])
@@ -149,6 +162,9 @@ class Speculator:
         """Acceptance since construction, a copy: cumulative, JSON-able, mergeable."""
         return self._table.copy()
 
-    def _require_policy(self, name: str) -> None:
+    def _policy(self, name: str) -> TreePolicy:
+        if name not in self._builders:
+            raise UnknownNameError(f"no policy {name!r}; known: {', '.join(sorted(self._builders))}")
         if name not in self._policies:
-            raise UnknownNameError(f"no policy {name!r}; known: {', '.join(sorted(self._policies))}")
+            self._policies[name] = self._builders[name](self._sources)
+        return self._policies[name]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from goose.observation import TreeOutcome
+from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest, TreeQuery
 from goose.tree import TokenTree
 
@@ -14,12 +14,13 @@ class AutoregressivePolicy:
 
     name = "autoregressive"
     source_names: tuple[str, ...] = ()
+    harvest_k = 0
 
     def start_request(self, request: DraftRequest) -> None: ...
 
     def propose(self, queries: Sequence[TreeQuery], max_nodes: int) -> list[TokenTree]:
         return [TokenTree.anchor_only(query.anchor_id) for query in queries]
 
-    def observe(self, outcomes: Sequence[TreeOutcome]) -> None: ...
+    def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None: ...
 
     def stop_request(self, request_id: str) -> None: ...

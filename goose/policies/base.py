@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from goose.observation import TreeOutcome
+from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest, TreeQuery
 from goose.tree import IntArray, TokenTree
 
@@ -26,6 +26,11 @@ class TreePolicy(Protocol):
         """The sources it drafts from; its requests are started in these alone."""
         ...
 
+    @property
+    def harvest_k(self) -> int:
+        """Successors that it wants of a harvested row itself, whatever its sources want; 0: none."""
+        ...
+
     def start_request(self, request: DraftRequest) -> None: ...
 
     def propose(self, queries: Sequence[TreeQuery], max_nodes: int) -> list[TokenTree]:
@@ -35,7 +40,9 @@ class TreePolicy(Protocol):
         """
         ...
 
-    def observe(self, outcomes: Sequence[TreeOutcome]) -> None: ...
+    def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
+        """What became of its requests' trees, and the rows of the whole step. Either may be empty."""
+        ...
 
     def stop_request(self, request_id: str) -> None: ...
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from goose.observation import TreeOutcome
+from goose.observation import Harvest, TreeOutcome
 from goose.policies.base import fit
 from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.sources.context import ContextMatcher
@@ -17,6 +17,7 @@ class ChainPolicy:
 
     name = "chain"
     source_names: tuple[str, ...] = ("context",)
+    harvest_k = 0
 
     def __init__(self, sources: SourceSet, *, max_tokens: int = 10) -> None:
         self._context = sources.get("context", ContextMatcher)
@@ -30,7 +31,7 @@ class ChainPolicy:
     def propose(self, queries: Sequence[TreeQuery], max_nodes: int) -> list[TokenTree]:
         return fit([self._tree(query) for query in queries], max_nodes)
 
-    def observe(self, outcomes: Sequence[TreeOutcome]) -> None: ...
+    def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None: ...
 
     def stop_request(self, request_id: str) -> None:
         self._budgets.stop(request_id)

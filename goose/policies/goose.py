@@ -23,7 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from goose.observation import TreeOutcome
+from goose.observation import Harvest, TreeOutcome
 from goose.policies.base import fit
 from goose.policies.spine_tree import SpineTreeBuilder
 from goose.request import DraftRequest, RequestStates, TreeQuery
@@ -84,6 +84,7 @@ class GoosePolicy:
 
     name = "goose"
     source_names: tuple[str, ...] = ("context", "transitions")
+    harvest_k = 0
 
     def __init__(self, sources: SourceSet, *, constants: GooseConstants | None = None) -> None:
         self.constants = constants or GooseConstants()
@@ -103,7 +104,7 @@ class GoosePolicy:
     def propose(self, queries: Sequence[TreeQuery], max_nodes: int) -> list[TokenTree]:
         return fit([self._tree(query) for query in queries], max_nodes)
 
-    def observe(self, outcomes: Sequence[TreeOutcome]) -> None:
+    def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
         alpha = self.constants.ema_alpha
         for outcome in outcomes:
             spine = outcome.tree.sources & self._context_bit

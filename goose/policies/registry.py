@@ -8,9 +8,20 @@ from goose.policies.chain import ChainPolicy
 from goose.policies.goose import GoosePolicy
 from goose.sources.registry import SourceSet
 
-__all__ = ["POLICIES"]
+__all__ = ["POLICIES", "PolicyBuilder"]
 
-POLICIES: dict[str, Callable[[SourceSet], TreePolicy]] = {
+PolicyBuilder = Callable[[SourceSet], TreePolicy]
+
+
+def _anisotropic(sources: SourceSet) -> TreePolicy:
+    # Imported on first use: with numba that takes a second, which no other policy should cost.
+    from goose.policies.anisotropic import AnisotropicPolicy
+
+    return AnisotropicPolicy(sources)
+
+
+POLICIES: dict[str, PolicyBuilder] = {
+    "anisotropic": _anisotropic,
     "autoregressive": lambda sources: AutoregressivePolicy(),
     "chain": ChainPolicy,
     "goose": GoosePolicy,

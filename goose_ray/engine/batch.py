@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from goose.observation import Harvest
+from goose.observation import Harvest, HarvestOrigin
 from goose.tree import BoolArray, IntArray, TokenTree
 from goose_ray.engine.scheduler import ScheduledSequence
 from goose_ray.engine.step import HarvestRows, SequenceStep, StepBatch, VerifiedPath
@@ -95,16 +95,25 @@ def kept_rows(batch: StepBatch, paths: Sequence[VerifiedPath | None]) -> BoolArr
     return keep
 
 
-def harvest_of(batch: StepBatch, scheduled: Sequence[ScheduledSequence], harvested: HarvestRows) -> Harvest:
-    """The harvest with the tokens that its rows continue."""
+def harvest_of(
+    batch: StepBatch, scheduled: Sequence[ScheduledSequence], harvested: HarvestRows, keep: BoolArray
+) -> Harvest:
+    """The harvest with the tokens that its rows continue and where they stand; `keep` is what `kept_rows` gave."""
     before_first = np.full(batch.num_rows, -1, dtype=np.int64)
     for step, entry in zip(batch.sequences, scheduled, strict=True):
         if num_context := len(step.context_slots):
             before_first[step.row_start] = entry.sequence.tokens[num_context - 1]
-    parents = batch.parents[harvested.rows]
+    rows = harvested.rows
+    parents = batch.parents[rows]
+    counts = [step.row_end - step.row_start for step in batch.sequences]
     return Harvest(
-        previous_ids=np.where(parents < 0, before_first[harvested.rows], batch.token_ids[parents]),
-        token_ids=batch.token_ids[harvested.rows],
+        previous_ids=np.where(parents < 0, before_first[rows], batch.token_ids[parents]),
+        token_ids=batch.token_ids[rows],
         top_ids=harvested.top_ids,
         top_probs=harvested.top_probs,
+        origin=HarvestOrigin(
+            request_ids=tuple(step.request_id for step in batch.sequences),
+            requests=np.repeat(np.arange(len(counts)), counts)[rows],
+            positions=np.where(keep[rows], batch.positions[rows], -1),
+        ),
     )

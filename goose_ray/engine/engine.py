@@ -227,7 +227,9 @@ class Engine:
     ) -> list[RequestOutput]:
         keep = kept_rows(batch, result.paths)
         self._allocator.free(batch.slots[~keep])
-        harvest = harvest_of(batch, schedule.sequences, result.harvest) if result.harvest is not None else None
+        harvest = None
+        if result.harvest is not None:
+            harvest = harvest_of(batch, schedule.sequences, result.harvest, keep)
         advanced: list[tuple[SequenceState, Delivery]] = []
         outcomes: list[TreeOutcome] = []
         for entry, step, path, delivery in zip(

@@ -90,7 +90,15 @@ def test_kept_are_the_chains_and_the_verified_paths(batch: StepBatch) -> None:
 def test_a_harvested_row_is_told_with_the_token_before_it(batch: StepBatch) -> None:
     rows = np.array([0, 1, 3, 4, 5, 7, 8, 9])
     top = np.arange(16).reshape(8, 2)
-    harvest = harvest_of(batch, SCHEDULED, HarvestRows(rows, top, top.astype(np.float32)))
+    keep = np.array([True, True, False, True, True, True, True, True, True, False])
+    harvest = harvest_of(batch, SCHEDULED, HarvestRows(rows, top, top.astype(np.float32)), keep)
     assert harvest.token_ids.tolist() == [50, 51, 53, 20, 21, 30, 31, 99]
     assert harvest.previous_ids.tolist() == [11, 50, 51, 19, 20, -1, 30, 31]
     assert harvest.top_ids is top
+    origin = harvest.origin
+    assert origin is not None
+    assert origin.request_ids == ("a", "b", "c")
+    assert origin.requests.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
+    # The last node of "c" was not committed.
+    assert origin.positions.tolist() == [*batch.positions[rows[:-1]].tolist(), -1]
+    assert origin.positions.tolist() == [2, 3, 4, 1, 2, 0, 1, -1]

@@ -158,7 +158,7 @@ def test_the_moving_average_follows_the_spines_acceptance() -> None:
     spine = int(np.count_nonzero(tree.sources & CONTEXT))
     averages = [policy.spine_accept_ema("r")]
     for accepted in (spine, 0, 0, spine):
-        policy.observe([spine_outcome(tree, accepted)])
+        policy.observe([spine_outcome(tree, accepted)], None)
         averages.append(policy.spine_accept_ema("r"))
     np.testing.assert_allclose(averages, [0.5, 0.65, 0.455, 0.3185, 0.52295])
 
@@ -167,7 +167,7 @@ def test_a_tree_without_a_spine_leaves_the_moving_average() -> None:
     policy = bench(GoosePolicy, [1, 2, 3], successors={3: [9]}).policy
     assert isinstance(policy, GoosePolicy)
     tree = policy.tree("r")
-    policy.observe([TreeOutcome("r", tree, np.asarray([1]), np.asarray([9, 1]), 1)])
+    policy.observe([TreeOutcome("r", tree, np.asarray([1]), np.asarray([9, 1]), 1)], None)
     assert policy.spine_accept_ema("r") == 0.5
 
 
@@ -177,7 +177,7 @@ def test_a_poor_spine_gets_a_smaller_share() -> None:
     assert isinstance(policy, GoosePolicy)
     before = policy.decide("r")
     for _ in range(8):
-        policy.observe([spine_outcome(policy.tree("r"), 0)])
+        policy.observe([spine_outcome(policy.tree("r"), 0)], None)
     after = policy.decide("r")
     assert policy.spine_accept_ema("r") < 0.2
     assert after.chain == before.chain

@@ -22,7 +22,7 @@ def recording(prompt: list[int], output: list[int]) -> Recording:
     )
 
 
-@pytest.mark.parametrize("policy", ["autoregressive", "chain", "goose"])
+@pytest.mark.parametrize("policy", ["anisotropic", "autoregressive", "chain", "goose"])
 def test_the_whole_reply_is_committed_and_no_more(policy: str) -> None:
     rng = np.random.default_rng(0)
     prompt, output = rng.integers(0, 4, 30).tolist(), rng.integers(0, 4, 101).tolist()
@@ -82,3 +82,23 @@ def test_recordings_replay_to_the_acceptance_seen_elsewhere(shared_dir: Path, ki
     goose = pooled_tau(folder, kind, "goose")
     assert goose == pytest.approx(REFERENCE[kind], rel=0.02)
     assert goose > pooled_tau(folder, kind, "chain")
+
+
+def macro(folder: Path, policy: str, budget: int) -> tuple[float, float]:
+    """Mean over the kinds of prompt of their pooled tau, and nodes per step; two replies a kind, served in turn."""
+    speculator = Speculator(policy=policy, budget=budget)
+    taus, steps, nodes = [], 0, 0
+    for kind in REFERENCE:
+        results = [replay(Recording.load(path), speculator) for path in sorted(folder.glob(f"{kind}_*.npz"))[:2]]
+        taus.append(sum(r.committed for r in results) / sum(r.steps for r in results))
+        steps += sum(r.steps for r in results)
+        nodes += sum(r.nodes for r in results)
+    return float(np.mean(taus)), nodes / steps
+
+
+def test_anisotropic_gets_more_out_of_no_more_nodes_than_goose(shared_dir: Path) -> None:
+    folder = shared_dir / "data" / "recordings"
+    goose, goose_nodes = macro(folder, "goose", 60)
+    anisotropic, nodes = macro(folder, "anisotropic", int(0.95 * goose_nodes))
+    assert nodes <= goose_nodes
+    assert anisotropic >= 1.1 * goose

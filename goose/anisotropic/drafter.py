@@ -1,0 +1,253 @@
+"""Keeps the memory, the live requests and the trees of the current step, and calls the compiled steps on them.
+
+What is shared: rows and pooled outputs among requests of one `cache_salt` (None is one of its own), the weights of the
+model among all; weights hold no text. A request's prompt is seen by itself alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goose.anisotropic.archive import UNSALTED, TextArchive
+from goose.anisotropic.budget import TreeLimits
+from goose.anisotropic.steps import add_rows, build_trees, commit_tokens, learn_path, move_text
+from goose.anisotropic.successors import new_successors
+from goose.anisotropic.tree import flatten
+from goose.anisotropic.weights import Weights
+from goose.anisotropic.workspace import (
+    MAX_TREE_NODES,
+    OWN_TREND,
+    TAU,
+    TEMPERATURE,
+    TOP_TREND,
+    Memory,
+    Requests,
+    Workspace,
+    new_requests,
+    new_workspace,
+)
+from goose.observation import Harvest, TreeOutcome
+from goose.request import DraftRequest, RequestStates, TreeQuery
+from goose.tree import IntArray, TokenTree
+
+__all__ = ["Drafter"]
+
+# Room for output in a new segment; a text that outgrows its segment moves to one of twice the size.
+_MIN_RESERVE = 512
+# Prompt kept in front of a past output: as much as a match may be compared backwards.
+_KEPT_PROMPT = 96
+_START_TREND = 0.6
+
+
+@dataclass(slots=True)
+class _Request:
+    slot: int
+    segment_size: int
+    cache_salt: str | None
+    # [num_stop_ids] int64
+    stop_ids: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Proposed:
+    tree: TokenTree
+    # [num_nodes] int64: the tree's nodes in the workspace
+    nodes: IntArray
+
+
+class Drafter:
+    """`max_positions`: tokens of text kept, live and past; live requests that need more get more.
+
+    `learning_rate` 0 freezes the weights. Raises RequestStateError on a verb out of order.
+    """
+
+    def __init__(self, weights: Weights, *, max_positions: int, learning_rate: float) -> None:
+        self._archive = TextArchive(max_positions)
+        self._memory = Memory(self._archive.texts, new_successors(), weights.values.copy(), weights.squares.copy())
+        self._learning_rate = learning_rate
+        self._slots = new_requests(8)
+        self._free_slots = list(range(8))
+        self._work = new_workspace(1)
+        self._max_sequences = 1
+        self._requests = RequestStates[_Request]("the drafter")
+        self._slot_of: dict[str, int] = {}
+        self._proposed: dict[str, _Proposed] = {}
+        self._num_owners = 0
+
+    @property
+    def num_bytes(self) -> dict[str, int]:
+        """Bytes set aside, by what for. The system gives memory only for pages that were written."""
+        successors = self._memory.successors
+        return {
+            "texts": sum(array.nbytes for array in self._memory.texts),
+            "token_rows": sum(array.nbytes for array in successors.tokens),
+            "pair_rows": sum(array.nbytes for array in successors.pairs),
+            "triple_rows": sum(array.nbytes for array in successors.triples),
+        }
+
+    @property
+    def workspace(self) -> Workspace:
+        """What the last proposal was made from; to be read, and gone with the next."""
+        return self._work
+
+    @property
+    def weights(self) -> Weights:
+        """A copy of what has been learned so far."""
+        return Weights(self._memory.weights.copy(), self._memory.squares.copy())
+
+    def taus(self, request_ids: Sequence[str]) -> NDArray[np.float64]:
+        """[num_requests] float64: moving average of the tokens that each request commits a step."""
+        taus: NDArray[np.float64] = self._slots.adapted[[self._requests[name].slot for name in request_ids], TAU]
+        return taus
+
+    def start_request(self, request: DraftRequest) -> None:
+        self._requests.require_new(request.request_id)
+        num_prompt = len(request.prompt_ids)
+        size = num_prompt + max(_MIN_RESERVE, num_prompt // 2)
+        start, scope = self._open(size, request.cache_salt)
+        if not self._free_slots:
+            self._add_slots()
+        slot, slots = self._free_slots.pop(), self._slots
+        slots.starts[slot], slots.ends[slot], slots.output_starts[slot] = start, start - 1, start + num_prompt
+        slots.owners[slot], slots.scopes[slot] = self._new_owner(), scope
+        slots.adapted[slot] = 0.0
+        slots.adapted[slot, TEMPERATURE] = 1.0
+        slots.adapted[slot, OWN_TREND] = slots.adapted[slot, TOP_TREND] = _START_TREND
+        stop_ids = np.array(sorted(request.stop_token_ids), dtype=np.int64)
+        self._requests.start(request.request_id, _Request(slot, size, request.cache_salt, stop_ids))
+        self._slot_of[request.request_id] = slot
+        commit_tokens(self._memory, slots, slot, np.array(request.prompt_ids, dtype=np.int32))
+
+    def propose(
+        self, queries: Sequence[TreeQuery], limits: TreeLimits, max_nodes: int, source_bits: IntArray
+    ) -> list[TokenTree]:
+        """One tree a query; of all trees together the `max_nodes` likeliest nodes.
+
+        `source_bits` [8] translates the bits of `goose.anisotropic.candidates` to those of `TokenTree.sources`.
+        """
+        states = [self._requests[query.request_id] for query in queries]
+        if len(queries) > self._max_sequences:
+            self._max_sequences = 1 << (len(queries) - 1).bit_length()
+            self._work = new_workspace(self._max_sequences)
+        build_trees(
+            self._memory,
+            self._slots,
+            self._work,
+            np.array([state.slot for state in states], dtype=np.int64),
+            limits.thresholds,
+            limits.floors,
+            limits.max_nodes,
+            np.array([query.max_depth for query in queries], dtype=np.int64),
+            np.concatenate([state.stop_ids for state in states]),
+            np.cumsum([0] + [len(state.stop_ids) for state in states]),
+        )
+        nodes, parents, starts = self._flattened(len(queries))
+        if len(nodes) > max_nodes:
+            self._cut(nodes, starts, max_nodes)
+            nodes, parents, starts = self._flattened(len(queries))
+        work = self._work
+        token_ids, depths = work.paths.token_ids[nodes].astype(np.int64), work.paths.depths[nodes].astype(np.int64)
+        sources, probs = source_bits[work.sources[nodes]], work.probs[nodes].astype(np.float32)
+        trees = []
+        self._proposed.clear()
+        for query, first, last in zip(queries, starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+            part = slice(first, last)
+            tree = TokenTree(token_ids[part], parents[part], depths[part], sources[part], probs[part])
+            self._proposed[query.request_id] = _Proposed(tree, nodes[part])
+            trees.append(tree)
+        return trees
+
+    def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
+        for outcome in outcomes:
+            state = self._requests[outcome.request_id]
+            proposed = self._proposed.pop(outcome.request_id, None)
+            # A tree that was not proposed here teaches nothing: its nodes were not weighed.
+            if proposed is not None and proposed.tree is outcome.tree and self._learning_rate > 0:
+                nodes = proposed.nodes[np.concatenate(([0], outcome.accepted_nodes))]
+                chosen = np.append(outcome.tree.token_ids[outcome.accepted_nodes], outcome.bonus_id)
+                learn_path(self._memory, self._slots, self._work, state.slot, nodes, chosen, self._learning_rate)
+            if len(outcome.committed_ids):
+                self._commit(state, np.array(outcome.committed_ids, dtype=np.int32))
+        if harvest is not None and len(harvest.token_ids):
+            self._add_rows(harvest)
+
+    def stop_request(self, request_id: str) -> None:
+        """Forgets the request. Its output, and the rows harvested for it, stay for others of its salt."""
+        state = self._requests.stop(request_id)
+        del self._slot_of[request_id]
+        self._proposed.pop(request_id, None)
+        start, end = int(self._slots.starts[state.slot]), int(self._slots.ends[state.slot])
+        output_start = int(self._slots.output_starts[state.slot])
+        if end < output_start:
+            self._archive.discard(start, state.segment_size, state.cache_salt)
+        else:
+            kept = slice(max(start, output_start - _KEPT_PROMPT), end + 1)
+            self._archive.retire(start, state.segment_size, state.cache_salt, kept=kept)
+        self._free_slots.append(state.slot)
+
+    def _commit(self, state: _Request, token_ids: NDArray[np.int32]) -> None:
+        slots, slot = self._slots, state.slot
+        start, end = int(slots.starts[slot]), int(slots.ends[slot])
+        if end + 1 + len(token_ids) > start + state.segment_size:
+            old_size, state.segment_size = state.segment_size, 2 * (end + 1 - start + len(token_ids))
+            moved, _ = self._open(state.segment_size, state.cache_salt)
+            move_text(self._memory, slots, slot, moved, self._new_owner())
+            self._archive.discard(start, old_size, state.cache_salt)
+        commit_tokens(self._memory, slots, slot, token_ids)
+
+    def _add_rows(self, harvest: Harvest) -> None:
+        num_rows = len(harvest.token_ids)
+        origin = harvest.origin
+        if origin is None:
+            slots = np.full(num_rows, -1, dtype=np.int64)
+            positions = slots
+        else:
+            slots = np.array([self._slot_of.get(name, -1) for name in origin.request_ids], dtype=np.int64)
+            slots = slots[origin.requests]
+            positions = np.array(origin.positions, dtype=np.int64)
+        add_rows(
+            self._memory,
+            self._slots,
+            slots,
+            positions,
+            np.array(harvest.token_ids, dtype=np.int32),
+            np.array(harvest.previous_ids, dtype=np.int32),
+            np.array(harvest.top_ids, dtype=np.int32),
+            np.array(harvest.top_probs, dtype=np.float32),
+            # A row of unknown origin may be anyone's; it is nobody's while there are salts to keep apart.
+            0 if origin is not None or self._archive.is_salted else UNSALTED,
+        )
+
+    def _flattened(self, num_sequences: int) -> tuple[IntArray, IntArray, IntArray]:
+        largest = num_sequences * MAX_TREE_NODES
+        nodes, parents = np.empty(largest, np.int64), np.empty(largest, np.int64)
+        starts = np.empty(num_sequences + 1, np.int64)
+        total = flatten(self._work, num_sequences, nodes, parents, starts)
+        return nodes[:total].copy(), parents[:total].copy(), starts
+
+    def _cut(self, nodes: IntArray, starts: IntArray, max_nodes: int) -> None:
+        """Deselects all but the likeliest nodes of the batch and every anchor. What stays is connected.
+
+        Of equals the earlier stays, which is the parent if one of them is.
+        """
+        path_probs = self._work.path_probs[nodes]
+        path_probs[starts[:-1]] = np.inf
+        self._work.selected[nodes[np.argsort(-path_probs, kind="stable")[max_nodes:]]] = False
+
+    def _open(self, size: int, cache_salt: str | None) -> tuple[int, int]:
+        opened = self._archive.open(size, cache_salt)
+        self._memory = self._memory._replace(texts=self._archive.texts)
+        return opened
+
+    def _new_owner(self) -> int:
+        self._num_owners += 1
+        return self._num_owners
+
+    def _add_slots(self) -> None:
+        count = len(self._slots.starts)
+        more = new_requests(2 * count)
+        for old, new in zip(self._slots, more, strict=True):
+            new[:count] = old
+        self._slots, self._free_slots = Requests(*more), list(range(count, 2 * count))

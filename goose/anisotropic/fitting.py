@@ -1,0 +1,44 @@
+"""Fits the weights that the model starts with: recorded replies, replayed a few times with falling steps."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from goose.anisotropic.weights import Weights
+from goose.policies.anisotropic import AnisotropicConstants, AnisotropicPolicy
+from goose.policies.base import TreePolicy
+from goose.replay import Recording, replay
+from goose.sources.registry import SourceSet
+from goose.speculator import Speculator
+
+__all__ = ["fit"]
+
+# Learning rate of each pass.
+_RATES = (0.2, 0.2, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05)
+
+
+def fit(recordings: Sequence[Recording], *, stop_token_ids: frozenset[int], budget: int = 16, seed: int = 0) -> Weights:
+    """Starts from nothing. Each pass starts with empty memory and its own order, so that nothing is learned by heart.
+
+    Squared gradients are halved after each pass: at the end they stand for about one pass, and the weights still
+    follow a target that differs from the recorded one.
+    """
+    weights, order = Weights.zero(), np.random.default_rng(seed)
+    for rate in _RATES:
+        policies: list[AnisotropicPolicy] = []
+
+        def build(
+            sources: SourceSet,
+            start: Weights = weights,
+            rate: float = rate,
+            built: list[AnisotropicPolicy] = policies,
+        ) -> TreePolicy:
+            built.append(AnisotropicPolicy(sources, weights=start, constants=AnisotropicConstants(learning_rate=rate)))
+            return built[0]
+
+        speculator = Speculator(policy="anisotropic", budget=budget, builders={"anisotropic": build})
+        for number in order.permutation(len(recordings)).tolist():
+            replay(recordings[number], speculator, stop_token_ids=stop_token_ids)
+        learned = policies[0].weights
+        weights = Weights(learned.values, learned.squares / 2)
+    return weights
