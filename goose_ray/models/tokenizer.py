@@ -29,8 +29,7 @@ class HFTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of raw text, with the special tokens that the model puts around every text (often none)."""
-        ids: list[int] = self._backend.encode(text).ids
-        return ids
+        return self._encode(text, add_special_tokens=True)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text, without special tokens. An incomplete UTF-8 sequence gives U+FFFD."""
@@ -59,7 +58,14 @@ class HFTokenizer:
         except (TemplateError, TypeError) as error:
             raise InvalidRequestError(f"the model's chat template refuses the messages: {error}", "messages") from error
         # The template has written every special token already.
-        ids: list[int] = self._backend.encode(prompt, add_special_tokens=False).ids
+        return self._encode(prompt, add_special_tokens=False)
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """By the batch call, a batch of one: the plain one holds the interpreter lock for as long as it takes, and a
+        long prompt would stop the whole replica.
+        """
+        (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        ids: list[int] = encoding.ids
         return ids
 
 
