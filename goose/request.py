@@ -21,7 +21,8 @@ class DraftRequest:
     prompt_ids: IntArray
     # a draft never runs past one of these
     stop_token_ids: frozenset[int]
-    # what is remembered for one salt is never drafted for another; None is a salt of its own
+    # texts remembered for one salt are never drafted for another; None is a salt of its own. The transition table of
+    # the policy `goose` knows no texts and is shared by all.
     cache_salt: str | None
     # nodes to verify a step, anchor included
     budget: int
