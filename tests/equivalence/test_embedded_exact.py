@@ -14,7 +14,7 @@ from goose_ray.bench.replies import greedy
 from goose_ray.config import EngineConfig, GooseConfig
 from goose_ray.engine.sampling_params import SamplingParams
 
-MAX_TOKENS = 16
+MAX_TOKENS = 12
 POLICIES = ("autoregressive", "chain", "goose")
 
 _LIST = "\n".join(f"- item {i}: {word} costs {i * 37} euros" for i, word in enumerate(["apple", "pear", "plum", "fig"]))
@@ -80,15 +80,10 @@ def test_seeded_sampling_is_the_same_under_every_policy_and_in_any_batch(
     decoder: EngineDecoder, cases: list[Case]
 ) -> None:
     sampling = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.8, top_p=0.95, seed=11)
+    runs = (("autoregressive", 1), ("chain", 3), ("goose", 3), ("goose", 1))
     replies = [
-        decoder.answers(cases[::2], sampling, policy=policy, concurrency=concurrency, on_answer=lambda: None)
-        for policy, concurrency in (
-            ("autoregressive", 1),
-            ("autoregressive", 4),
-            ("chain", 4),
-            ("goose", 4),
-            ("goose", 1),
-        )
+        decoder.answers(cases[::3], sampling, policy=policy, concurrency=concurrency, on_answer=lambda: None)
+        for policy, concurrency in runs
     ]
-    assert replies[1:] == replies[:1] * 4
+    assert replies[1:] == replies[:1] * 3
     assert len(set(replies[0].values())) == len(replies[0])
