@@ -1,7 +1,7 @@
 """The model's weights, and those it starts with.
 
-`prior.npz` was fitted by `goose.anisotropic.fitting` on 59 recorded greedy replies (up to 256 tokens) of the embedded
-model to prompts of eleven kinds, chat-templated and raw. It is where online learning begins, for any model: what the
+`prior.npz` was fitted by `goose.anisotropic.fitting` on 53 recorded greedy replies (up to 256 tokens) of the embedded
+model to prompts of twelve kinds, chat-templated and raw. It is where online learning begins, for any model: what the
 features mean (a long match, an unlikely row entry) carries over, the fine tuning is redone.
 """
 

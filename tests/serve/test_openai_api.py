@@ -218,7 +218,7 @@ BAD_REQUESTS: dict[str, tuple[str, dict[str, Any], int, str]] = {
         "messages",
     ),
     "too long a prompt": ("/v1/completions", {"prompt": [1] * 1024}, 400, "prompt"),
-    "too many tokens wanted": ("/v1/completions", {"prompt": "a", "max_tokens": 100_000}, 400, "prompt"),
+    "too many tokens wanted": ("/v1/completions", {"prompt": "a", "max_tokens": 100_000}, 400, "max_tokens"),
     "an id out of the vocabulary": ("/v1/completions", {"prompt": [1, 10**7]}, 400, "prompt"),
 }
 
