@@ -62,11 +62,12 @@ def server(
     command = [str(Path(sys.executable).with_name("serve")), "run", "--address", ray_address, str(config)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
+    running = Server(port, log)
     try:
-        running = Server(port, log)
         _wait_until_up(running, process)
         yield running
     finally:
+        running.http.close()
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_TIMEOUT_S)
