@@ -4,8 +4,8 @@
 model to prompts of twelve kinds, chat-templated and raw. It is where online learning begins, for any model: what the
 features mean (a long match, an unlikely row entry) carries over, the fine tuning is redone.
 
-The prompts are of the same public benchmarks (humaneval, gsm8k, mt_bench ...) that policies are compared on, so figures of
-`anisotropic` on those flatter it, also on prompts that were not fitted.
+The prompts are of the same public benchmarks (humaneval, gsm8k, mt_bench ...) that policies are compared on, so
+figures of `anisotropic` on those flatter it, also on prompts that were not fitted.
 """
 
 from dataclasses import dataclass
