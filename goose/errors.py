@@ -1,7 +1,7 @@
 """The exceptions of the speculation library.
 
 GooseError
-├── InvalidSnapshotError  a snapshot of counts has another shape
+├── InvalidSnapshotError  a snapshot of counts, or a file, has another shape
 ├── InvalidTreeError      a tree's arrays do not describe a tree
 ├── RequestStateError     a request was started twice, or used before its start or after its stop
 └── UnknownNameError      no policy or source of that name is registered
@@ -15,7 +15,7 @@ class GooseError(Exception):
 
 
 class InvalidSnapshotError(GooseError, ValueError):
-    """A snapshot of counts does not have the shape of the table that reads it; the message names the field."""
+    """A snapshot of counts, or a file, is not what its reader expects; the message names the field or the path."""
 
 
 class InvalidTreeError(GooseError, ValueError):

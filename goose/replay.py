@@ -5,19 +5,24 @@ tree, walks it along the recorded reply and harvests the positions committed; re
 their successors, which a live run would harvest as well, are missing. Knows nothing of what a step costs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from goose.errors import InvalidSnapshotError
+from goose.npz import read_arrays
 from goose.observation import Harvest, HarvestOrigin, TreeOutcome
 from goose.speculator import Speculator
 from goose.tree import FloatArray, IntArray, TokenTree
 from goose.verify import walk
 
-__all__ = ["Recording", "ReplayResult", "replay"]
+__all__ = ["Recording", "ReplayResult", "StepObserver", "replay"]
+
+# Told the tree of each step and its accepted nodes, anchor excluded.
+StepObserver = Callable[[TokenTree, IntArray], object]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,22 +34,38 @@ class Recording:
     prompt_ids: IntArray
     # [num_output] int64
     output_ids: IntArray
-    # [num_prompt + num_output, k] int64: the most likely tokens after each position, most likely first
+    # [num_prompt + num_output, k] int64: the most likely tokens after each position, most likely first; the last
+    # token's row may be missing, nothing is drafted behind it
     top_ids: IntArray
     # [num_prompt + num_output, k] float32
     top_probs: FloatArray
+    # the kind of prompt, where the recording says it
+    benchmark: str | None = None
 
     @classmethod
     def load(cls, path: Path) -> "Recording":
-        """Reads an `.npz` with the arrays `prompt`, `output`, `top_ids` and `top_p`."""
-        with np.load(path, allow_pickle=False) as arrays:
-            return cls(
-                name=path.stem,
-                prompt_ids=arrays["prompt"].astype(np.int64),
-                output_ids=arrays["output"].astype(np.int64),
-                top_ids=arrays["top_ids"].astype(np.int64),
-                top_probs=arrays["top_p"].astype(np.float32),
+        """Reads an `.npz` with the arrays `prompt`, `output`, `top_ids`, `top_p` and perhaps a string `benchmark`.
+
+        Raises InvalidSnapshotError naming the path and the array that is missing or of another shape.
+        """
+        arrays = read_arrays(path, ("prompt", "output", "top_ids", "top_p"), ("benchmark",))
+        prompt, output, top_ids, top_probs = (arrays[name] for name in ("prompt", "output", "top_ids", "top_p"))
+        for name, part in (("prompt", prompt), ("output", output)):
+            if part.ndim != 1 or not len(part) or part.dtype.kind not in "iu":
+                raise InvalidSnapshotError(f"{path}: {name} must be token ids, not {part.dtype} of shape {part.shape}")
+        num_tokens = len(prompt) + len(output)
+        if top_ids.ndim != 2 or top_ids.shape != top_probs.shape or len(top_ids) not in (num_tokens - 1, num_tokens):
+            raise InvalidSnapshotError(
+                f"{path}: top_ids and top_p must hold {num_tokens} rows, not shapes {top_ids.shape}, {top_probs.shape}"
             )
+        return cls(
+            name=path.stem,
+            prompt_ids=prompt.astype(np.int64),
+            output_ids=output.astype(np.int64),
+            top_ids=top_ids.astype(np.int64),
+            top_probs=top_probs.astype(np.float32),
+            benchmark=str(arrays["benchmark"]) if "benchmark" in arrays else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +90,11 @@ class ReplayResult:
 
 
 def replay(
-    recording: Recording, speculator: Speculator, *, stop_token_ids: frozenset[int] = frozenset()
+    recording: Recording,
+    speculator: Speculator,
+    *,
+    stop_token_ids: frozenset[int] = frozenset(),
+    on_step: StepObserver | None = None,
 ) -> ReplayResult:
     """Replays one reply as a request of `speculator`, which keeps what it learned for the next.
 
@@ -97,6 +122,8 @@ def replay(
         harvested = committed - 1
         steps += 1
         nodes += tree.num_nodes
+        if on_step is not None:
+            on_step(tree, path.accepted_nodes)
         for name, (attempted, accepted) in speculator.observe([outcome], harvest)[0].items():
             before = by_source.get(name, (0, 0))
             by_source[name] = (before[0] + attempted, before[1] + accepted)

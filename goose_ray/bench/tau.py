@@ -9,16 +9,13 @@ from dataclasses import dataclass
 from goose_ray.assembly import ReplicaParts, new_engine
 from goose_ray.bench.prompts import PromptFile
 from goose_ray.bench.references import ReferenceStore
+from goose_ray.bench.repetition import is_repetitive
 from goose_ray.bench.replies import Reply, Session, greedy, hold
 from goose_ray.config import EngineConfig
 from goose_ray.engine.request import SourceStats
 from goose_ray.engine.stats import add_sources
 
-__all__ = ["BenchmarkTau", "Part", "TauRun", "copy_share", "macro_tau"]
-
-# A reply with at least this share of its 4-grams copied counts as repetitive.
-_REPETITIVE_SHARE = 0.5
-_GRAM = 4
+__all__ = ["BenchmarkTau", "Part", "TauRun", "macro_tau"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,28 +100,13 @@ def macro_tau(benchmarks: Iterable[BenchmarkTau]) -> float:
     return sum(taus) / len(taus) if taus else 0.0
 
 
-def copy_share(prompt_ids: Sequence[int], token_ids: Sequence[int]) -> float:
-    """The share of the reply's 4-grams that stand earlier in prompt and reply; 0 for a reply of fewer tokens."""
-    ids = [*prompt_ids, *token_ids]
-    grams = [tuple(ids[i : i + _GRAM]) for i in range(len(ids) - _GRAM + 1)]
-    seen: set[tuple[int, ...]] = set()
-    num_copied = 0
-    for place, gram in enumerate(grams):
-        num_copied += place >= len(prompt_ids) and gram in seen
-        seen.add(gram)
-    num_own = len(token_ids) - _GRAM + 1
-    return num_copied / num_own if num_own > 0 else 0.0
-
-
 def _summary(name: str, replies: Sequence[Reply], inexact: Sequence[str]) -> BenchmarkTau:
     total = Part.of(replies)
     drafted = sum(reply.stats.drafted for reply in replies)
     by_source: dict[str, SourceStats] = {}
     for reply in replies:
         add_sources(by_source, {key: (s.attempted, s.accepted) for key, s in reply.stats.by_source.items()})
-    repetitive = [
-        reply for reply in replies if copy_share(reply.prompt.token_ids, reply.token_ids) >= _REPETITIVE_SHARE
-    ]
+    repetitive = [reply for reply in replies if is_repetitive(reply.prompt.token_ids, reply.token_ids)]
     return BenchmarkTau(
         name=name,
         total=total,

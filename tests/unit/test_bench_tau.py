@@ -12,8 +12,9 @@ from fakes import EOS, FakeRunner, FakeTokenizer, looping_model
 from goose_ray.assembly import ReplicaParts
 from goose_ray.bench.prompts import Dialogue, PromptFile
 from goose_ray.bench.references import EngineReference, Reference, ReferenceStore, TokenIds
+from goose_ray.bench.repetition import copy_share
 from goose_ray.bench.report import tau_json, tau_table
-from goose_ray.bench.tau import BenchmarkTau, Part, TauRun, copy_share, macro_tau
+from goose_ray.bench.tau import BenchmarkTau, Part, TauRun, macro_tau
 from goose_ray.config import EngineConfig
 
 CONFIG = EngineConfig(policy="chain", budget=16)
