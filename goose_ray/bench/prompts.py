@@ -7,15 +7,28 @@ One object a line, with `id` and one of `prompt` (raw text), `turns` (user turns
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.errors import ConfigError
 
-__all__ = ["Conversation", "Dialogue", "EncodedPrompt", "PromptFile", "encode", "read_prompt_files", "read_prompts"]
+__all__ = [
+    "CALIBRATION_PROMPTS",
+    "Conversation",
+    "Dialogue",
+    "EncodedPrompt",
+    "PromptFile",
+    "encode",
+    "read_prompt_files",
+    "read_prompts",
+]
 
 Message = dict[str, Any]
+
+# Written for this project, of many kinds. The prior of `anisotropic` is fitted on replies to them.
+CALIBRATION_PROMPTS = Path(str(files("goose_ray.bench") / "data" / "calibration_prompts.jsonl"))
 
 
 @dataclass(frozen=True, slots=True)

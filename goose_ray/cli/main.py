@@ -10,6 +10,7 @@ import click
 
 from goose_ray.cli.bench import bench
 from goose_ray.cli.model import model
+from goose_ray.cli.record import record
 from goose_ray.errors import GooseRayError
 
 __all__ = ["main"]
@@ -33,3 +34,4 @@ def main() -> None:
 
 main.add_command(model)
 main.add_command(bench)
+main.add_command(record)

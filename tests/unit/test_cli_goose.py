@@ -42,7 +42,10 @@ def test_version() -> None:
     assert result.stdout.startswith("goose, version ")
 
 
-@pytest.mark.parametrize("command", [(), ("model",), ("model", "pull"), ("bench", "tau"), ("bench", "exact")])
+COMMANDS = [(), ("model",), ("model", "pull"), ("bench", "tau"), ("bench", "exact"), ("record",)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
     result = goose(*command, "--help")
     assert result.exit_code == 0
@@ -127,6 +130,19 @@ def test_bench_exact_in_process(tiny: Path, prompts: tuple[Path, Path]) -> None:
     greedy = [("greedy", policy, concurrency) for policy in policies for concurrency in (1, 8)]
     assert kinds == greedy + [("sampled", *check[1:]) for check in greedy[1:]]
     assert all(check["num_cases"] == 4 for check in report["checks"])
+
+
+def test_record_writes_one_file_a_reply_and_none_twice(tiny: Path, prompts: tuple[Path, Path], tmp_path: Path) -> None:
+    options = ("--out", tmp_path / "recordings", "--max-tokens", 8, "--chat", "--model", tiny)
+    result = goose("record", "--prompts", *prompts, *options)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines() == [
+        "raw: 3 replies recorded, 24 tokens, 0 mismatches",
+        "turns: 2 replies recorded, 16 tokens, 0 mismatches",
+    ]
+    names = sorted(path.name for path in (tmp_path / "recordings").iterdir())
+    assert names == ["raw_r0.npz", "raw_r1.npz", "raw_r2.npz", "turns_t_0.npz", "turns_t_1.npz"]
+    assert "raw: 0 replies recorded" in goose("record", "--prompts", *prompts, *options).stdout
 
 
 def test_bench_exact_without_a_server_says_so(tiny: Path, prompts: tuple[Path, Path]) -> None:
