@@ -40,11 +40,18 @@ class SamplingFields(WireModel):
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
     seed: Annotated[int, Field(ge=_MIN_SEED, le=_MAX_SEED)] | None = None
     stop: tuple[str, ...] = ()
 
     # vLLM's extensions
     top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    include_stop_str_in_output: bool | None = False
     stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = None
     ignore_eos: bool | None = False
     return_token_ids: bool | None = False
@@ -66,14 +73,14 @@ class SamplingFields(WireModel):
     # refused unless neutral
     n: Annotated[int | None, only_neutral(1)] = None
     best_of: Annotated[int | None, only_neutral(1)] = None
-    presence_penalty: Annotated[float | None, only_neutral(0)] = None
-    frequency_penalty: Annotated[float | None, only_neutral(0)] = None
-    repetition_penalty: Annotated[float | None, only_neutral(1)] = None
-    logit_bias: Annotated[dict[str, Any] | None, only_neutral({})] = None
-    min_p: Annotated[float | None, only_neutral(0)] = None
-    min_tokens: Annotated[int | None, only_neutral(0)] = None
     response_format: Annotated[dict[str, Any] | None, only_neutral({"type": "text"})] = None
     truncate_prompt_tokens: Annotated[int | None, only_neutral()] = None
+    skip_special_tokens: Annotated[bool | None, only_neutral(True)] = None
+    spaces_between_special_tokens: Annotated[bool | None, only_neutral(True)] = None
+    bad_words: Annotated[list[Any] | None, only_neutral([])] = None
+    allowed_token_ids: Annotated[list[Any] | None, only_neutral()] = None
+    use_beam_search: Annotated[bool | None, only_neutral(False)] = None
+    length_penalty: Annotated[float | None, only_neutral(1)] = None
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -85,6 +92,15 @@ class SamplingFields(WireModel):
         if isinstance(value, list) and all(isinstance(text, str) for text in value):
             return tuple(value)
         raise PydanticCustomError("stop_type", "Input should be a string or a list of strings")
+
+    @field_validator("logit_bias")
+    @classmethod
+    def _token_ids_as_keys(cls, value: dict[str, float] | None) -> dict[str, float] | None:
+        for key in value or ():
+            # the spelling that JSON has for an integer, so that no id comes under two keys
+            if not (key.isascii() and key.isdigit() and str(int(key)) == key):
+                raise PydanticCustomError("logit_bias_key", 'Keys should be token ids such as "42"')
+        return value
 
     @property
     def include_usage(self) -> bool:
@@ -104,11 +120,18 @@ class SamplingFields(WireModel):
             "temperature": self.temperature,
             "top_p": self.top_p,
             "top_k": self.top_k,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "min_tokens": self.min_tokens,
         }
         return SamplingParams(
             seed=secrets.randbits(63) if self.seed is None else self.seed,
             stop=self.stop,
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
+            logit_bias=tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items()),
+            include_stop_str_in_output=bool(self.include_stop_str_in_output),
             **{name: value for name, value in given.items() if value is not None},
         )

@@ -33,6 +33,11 @@ class AdmissionRules:
         ids = np.asarray(request.prompt_token_ids)
         if ids.dtype.kind != "i" or ids.min() < 0 or ids.max() >= self.vocab_size:
             raise InvalidRequestError(f"prompt token ids must be integers from 0 to {self.vocab_size - 1}", "prompt")
+        for token, _ in request.sampling.logit_bias:
+            if token >= self.vocab_size:
+                raise InvalidRequestError(
+                    f"logit_bias token ids must be from 0 to {self.vocab_size - 1}, not {token}", "logit_bias"
+                )
 
     def _check_length(self, num_prompt: int, max_tokens: int) -> None:
         if num_prompt + max_tokens <= self.max_request_tokens:

@@ -68,6 +68,7 @@ def build_batch(
                 output_position=sequence.num_output,
                 # A tree's own rows are harvested anyway, the anchor included.
                 harvest_chain=num_computed + num_chain - (tree is not None) > sequence.num_harvested,
+                logit_rules=sequence.logit_rules,
             )
         )
     counts = [step.row_end - step.row_start for step in sequences]

@@ -40,6 +40,8 @@ class OutputStream:
     def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, eos_token_ids: Sequence[int]) -> None:
         self.rules = StopRules.of(sampling, eos_token_ids)
         self._stops = sampling.stop
+        self._include_stop = sampling.include_stop_str_in_output
+        self._min_tokens = sampling.min_tokens
         self._detokenizer = Detokenizer(tokenizer)
         self._num_committed = 0
         # Only with stop strings: text not delivered yet, and the tokens not delivered yet with the place in that
@@ -48,6 +50,8 @@ class OutputStream:
         self._token_ids: list[int] = []
         self._ends: list[int] = []
         self._num_covered = 0
+        # a stop string must end behind this many characters: what `min_tokens` protects
+        self._protected = 0
 
     def push(self, token_ids: Sequence[int]) -> Delivery:
         """Takes a step's tokens, in order; not to be called again after a delivery with a finish reason."""
@@ -65,13 +69,15 @@ class OutputStream:
 
     def _push_with_stops(self, token_ids: Sequence[int], cut: TokenCut) -> Delivery:
         num_held = len(self._token_ids)
-        for token in token_ids[: cut.num_text]:
+        for number, token in enumerate(token_ids[: cut.num_text], self._num_committed + 1):
             new = self._detokenizer.feed((token,))
             self._text += new
             self._token_ids.append(token)
             self._ends.append(len(self._text))
-            if new and (match := find_stop_string(self._text, self._stops)):
-                text, ids = self._take(match.start)
+            if number <= self._min_tokens:
+                self._protected = len(self._text)
+            elif new and (match := find_stop_string(self._text, self._stops, after=self._protected)):
+                text, ids = self._take(match.end if self._include_stop else match.start)
                 withdrawn = max(0, num_held - len(ids))
                 return Delivery(text, ids, "stop", match.stop, max(0, len(ids) - num_held), withdrawn)
         if cut.finish_reason:
@@ -88,6 +94,7 @@ class OutputStream:
         text, ids = self._text[:num_characters], tuple(self._token_ids[:count])
         self._text = self._text[num_characters:]
         self._num_covered = max(0, covered - num_characters)
+        self._protected = max(0, self._protected - num_characters)
         del self._token_ids[:count]
         self._ends = [end - num_characters for end in self._ends[count:]]
         return text, ids

@@ -17,6 +17,7 @@ from goose_ray.engine.batch import build_batch, harvest_of, kept_rows, num_rows
 from goose_ray.engine.delivery import Delivery, OutputStream
 from goose_ray.engine.drafting import BatchSpeculator, Drafting
 from goose_ray.engine.kv_cache import SlotAllocator
+from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.request import FinishReason, GenerationRequest, RequestOutput
 from goose_ray.engine.scheduler import Schedule, Scheduler
 from goose_ray.engine.sequence import SequenceState
@@ -142,7 +143,12 @@ class Engine:
         if self._scheduler.num_requests >= max_requests:
             raise OverloadedError(f"the engine holds {max_requests} requests, as many as it may; try again later")
         output = OutputStream(self._tokenizer, request.sampling, self.spec.eos_token_ids)
-        sequence = SequenceState(request, output, arrived_s=self._clock() if arrived_s is None else arrived_s)
+        sequence = SequenceState(
+            request,
+            output,
+            arrived_s=self._clock() if arrived_s is None else arrived_s,
+            logit_rules=LogitRules.of(request, output.rules.end_token_ids, self.spec.vocab_size),
+        )
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
 

@@ -12,6 +12,11 @@ _MAX_INT = 2**63 - 1
 # Below this, logits divided by the temperature leave float32's range, and long before that the likeliest token is
 # drawn with certainty.
 _MIN_SAMPLED_TEMPERATURE = 1e-5
+_MAX_PENALTY = 2.0
+# Nobody asks for more, and far beyond it products leave float32's range.
+_MIN_REPETITION_PENALTY, _MAX_REPETITION_PENALTY = 0.01, 100.0
+_MAX_LOGIT_BIAS = 100.0
+_MAX_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +26,9 @@ class SamplingParams:
     temperature 0, or as good as 0, is greedy. `seed` None draws a seed when the request is made, so that every request
     has one and a re-run of it (preemption, failover) gives the same text. Output position t is drawn with a generator
     keyed by (seed, t).
+
+    Logits are processed in vLLM's order: min_tokens, logit_bias, repetition, frequency and presence penalty; then, when
+    sampled, temperature, min_p, top_k, top_p.
     """
 
     max_tokens: int = 16
@@ -28,11 +36,27 @@ class SamplingParams:
     top_p: float = 1.0
     # 0 or -1: no limit
     top_k: int = 0
+    # tokens less likely than this share of the likeliest one's probability are out
+    min_p: float = 0.0
+    # of tokens in prompt or output, positive logits are divided by it and negative ones multiplied
+    repetition_penalty: float = 1.0
+    # taken off the logit of a token for each time it stands in the output
+    frequency_penalty: float = 0.0
+    # taken off the logit of a token that stands in the output
+    presence_penalty: float = 0.0
+    # (token id, what is added to its logit)
+    logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int = 0
     # token ids that end the output; the end-of-sequence ids of the model are added by the engine
     stop_token_ids: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    # no token ends the output before it has as many, and no stop string that is complete by then
+    min_tokens: int = 0
+    # the stop string that ended the output, or the text of the stop token, is part of it
+    include_stop_str_in_output: bool = False
+    # how many alternatives to report with the log-probability of each token; None: no log-probabilities
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -43,6 +67,10 @@ class SamplingParams:
             raise InvalidRequestError(f"top_p must be above 0 and at most 1, not {self.top_p}", "top_p")
         if self.top_k < -1:
             raise InvalidRequestError(f"top_k must be -1 or 0 (no limit) or positive, not {self.top_k}", "top_k")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise InvalidRequestError(f"min_p must be between 0 and 1, not {self.min_p}", "min_p")
+        self._check_penalties()
+        self._check_lengths()
         for name, largest in (
             ("max_tokens", self.max_tokens),
             ("top_k", self.top_k),
@@ -55,6 +83,50 @@ class SamplingParams:
         if any(not text for text in self.stop):
             raise InvalidRequestError("stop strings must not be empty", "stop")
 
+    def _check_penalties(self) -> None:
+        for name in ("frequency_penalty", "presence_penalty"):
+            if not -_MAX_PENALTY <= getattr(self, name) <= _MAX_PENALTY:
+                raise InvalidRequestError(
+                    f"{name} must be between {-_MAX_PENALTY:g} and {_MAX_PENALTY:g}, not {getattr(self, name)}", name
+                )
+        if not _MIN_REPETITION_PENALTY <= self.repetition_penalty <= _MAX_REPETITION_PENALTY:
+            raise InvalidRequestError(
+                f"repetition_penalty must be between {_MIN_REPETITION_PENALTY:g} and {_MAX_REPETITION_PENALTY:g}, "
+                f"not {self.repetition_penalty}",
+                "repetition_penalty",
+            )
+        for token, bias in self.logit_bias:
+            # the vocabulary is the engine's to know
+            if not 0 <= token <= _MAX_INT:
+                raise InvalidRequestError(f"logit_bias: {token} is no token id", "logit_bias")
+            if not -_MAX_LOGIT_BIAS <= bias <= _MAX_LOGIT_BIAS:
+                raise InvalidRequestError(
+                    f"logit_bias of token {token} must be between {-_MAX_LOGIT_BIAS:g} and {_MAX_LOGIT_BIAS:g}, "
+                    f"not {bias}",
+                    "logit_bias",
+                )
+        if len({token for token, _ in self.logit_bias}) < len(self.logit_bias):
+            raise InvalidRequestError("logit_bias must name each token id once", "logit_bias")
+
+    def _check_lengths(self) -> None:
+        if not 0 <= self.min_tokens <= self.max_tokens:
+            raise InvalidRequestError(
+                f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), not {self.min_tokens}", "min_tokens"
+            )
+        if self.logprobs is not None and not 0 <= self.logprobs <= _MAX_LOGPROBS:
+            raise InvalidRequestError(
+                f"logprobs must be between 0 and {_MAX_LOGPROBS}, not {self.logprobs}", "logprobs"
+            )
+
     @property
     def greedy(self) -> bool:
         return self.temperature < _MIN_SAMPLED_TEMPERATURE
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.repetition_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
+
+    @property
+    def has_logit_rules(self) -> bool:
+        """Whether the choice of a token depends on more than the target's logits and the tokens' noise."""
+        return self.has_penalties or bool(self.logit_bias) or self.min_tokens > 0

@@ -13,6 +13,7 @@ from goose.observation import TreeOutcome
 from goose.tree import IntArray, TokenTree
 from goose.verify import VerifiedPath
 from goose_ray.engine.delivery import OutputStream
+from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.request import GenerationRequest, SourceStats, SpeculationStats
 
 __all__ = ["IntBuffer", "SequenceState", "SequenceStatus"]
@@ -61,6 +62,7 @@ class SequenceState:
 
     __slots__ = (
         "_accepted",
+        "_logit_rules",
         "arrived_s",
         "by_source",
         "context_slots",
@@ -77,11 +79,19 @@ class SequenceState:
         "tokens",
     )
 
-    def __init__(self, request: GenerationRequest, output: OutputStream, *, arrived_s: float) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        output: OutputStream,
+        *,
+        arrived_s: float,
+        logit_rules: LogitRules | None = None,
+    ) -> None:
         self.request = request
         self.request_id = request.request_id
         self.sampling = request.sampling
         self.output = output
+        self._logit_rules = logit_rules
         self.status = SequenceStatus.WAITING
         # committed tokens, prompt and output
         self.tokens = IntBuffer(request.prompt_token_ids)
@@ -121,6 +131,12 @@ class SequenceState:
         """Output tokens that max_tokens still allows. At least 1 until the sequence finishes."""
         return self.sampling.max_tokens - self.num_output
 
+    @property
+    def logit_rules(self) -> LogitRules | None:
+        """None if from the next token on the logits are left as they are."""
+        rules = self._logit_rules
+        return rules if rules is not None and rules.apply_from(self.num_output) else None
+
     def computed(self, slots: IntArray) -> None:
         """The KV of the next tokens is in these slots."""
         self.context_slots.extend(slots)
@@ -131,6 +147,8 @@ class SequenceState:
         num_accepted = min(num_committed, len(path.accepted_nodes))
         committed_ids = path.token_ids[:num_committed]
         self.tokens.extend(committed_ids)
+        if self._logit_rules is not None:
+            self._logit_rules.commit(committed_ids)
         self._accepted += b"\1" * num_accepted + b"\0" * (num_committed - num_accepted)
         self.num_steps += 1
         self.num_drafted += tree.num_draft_nodes

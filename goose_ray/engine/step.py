@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from goose.tree import FloatArray, IntArray, TokenTree
 from goose.verify import VerifiedPath
+from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.sampling_params import SamplingParams
 
 __all__ = [
@@ -60,6 +61,8 @@ class SequenceStep:
     output_position: int
     # harvest successors at the chain rows too (they are prompt positions)
     harvest_chain: bool
+    # None: the logits are left as they are
+    logit_rules: LogitRules | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -14,7 +14,10 @@ __all__ = ["StopMatch", "StopRules", "TokenCut", "find_stop_string", "held_back"
 
 @dataclass(frozen=True, slots=True)
 class TokenCut:
-    """The first `num_kept` tokens are the output's; the first `num_text` of them are text (a stop token is none)."""
+    """The first `num_kept` tokens are the output's; the first `num_text` of them are text.
+
+    A stop token is text only if that was asked for.
+    """
 
     num_kept: int
     num_text: int
@@ -31,6 +34,10 @@ class StopRules:
     eos_token_ids: frozenset[int]
     stop_token_ids: frozenset[int]
     max_tokens: int
+    # what `min_tokens` bans: end-of-sequence ids too where they are ignored, as in vLLM
+    end_token_ids: frozenset[int]
+    # a stop token's text is part of the output's text
+    include_stop: bool = False
 
     @classmethod
     def of(cls, sampling: SamplingParams, eos_token_ids: Sequence[int]) -> "StopRules":
@@ -38,6 +45,8 @@ class StopRules:
             eos_token_ids=frozenset() if sampling.ignore_eos else frozenset(eos_token_ids),
             stop_token_ids=frozenset(sampling.stop_token_ids),
             max_tokens=sampling.max_tokens,
+            end_token_ids=frozenset(eos_token_ids) | frozenset(sampling.stop_token_ids),
+            include_stop=sampling.include_stop_str_in_output,
         )
 
     @property
@@ -53,9 +62,9 @@ class StopRules:
         room = self.max_tokens - num_before
         for index, token in enumerate(token_ids[:room]):
             if token in self.eos_token_ids:
-                return TokenCut(index + 1, index, "stop", None)
+                return TokenCut(index + 1, index + self.include_stop, "stop", None)
             if token in self.stop_token_ids:
-                return TokenCut(index + 1, index, "stop", token)
+                return TokenCut(index + 1, index + self.include_stop, "stop", token)
         if len(token_ids) >= room:
             return TokenCut(room, room, "length", None)
         return TokenCut(len(token_ids), len(token_ids), None, None)
@@ -70,13 +79,18 @@ class StopMatch:
     stop: str
 
 
-def find_stop_string(text: str, stops: Sequence[str]) -> StopMatch | None:
-    """The stop string that is complete first; of those complete at the same character, the longest.
+def find_stop_string(text: str, stops: Sequence[str], *, after: int = 0) -> StopMatch | None:
+    """The stop string that is complete first, behind the first `after` characters; of those complete at the same
+    character, the longest.
 
     First complete, not first begun: that is what a reader of one character at a time would stop at, so the result
     does not depend on how many characters arrive together.
     """
-    matches = [StopMatch(start, start + len(stop), stop) for stop in stops if (start := text.find(stop)) >= 0]
+    matches = [
+        StopMatch(start, start + len(stop), stop)
+        for stop in stops
+        if (start := text.find(stop, max(0, after - len(stop) + 1))) >= 0
+    ]
     return min(matches, key=lambda match: (match.end, match.start), default=None)
 
 

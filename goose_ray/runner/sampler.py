@@ -1,8 +1,9 @@
 """One draw from the target's processed distribution, by Gumbel-max.
 
-Processing is that of transformers and vLLM: temperature, then top_k (ties with the k-th kept), then top_p (a token
-stays while the mass of the likelier ones is below top_p). The draw is the token with the largest scaled logit +
-Gumbel noise, the noise being a function of (seed, output position, token).
+Processing is vLLM's: temperature, then min_p (a share of the likeliest token's probability), then top_k (ties with
+the k-th kept), then top_p (a token stays while the mass of the likelier ones is below top_p, of what min_p and top_k
+leave). The draw is the token with the largest scaled logit + Gumbel noise, the noise being a function of (seed, output
+position, token).
 
 Why not the inverse of the cumulated distribution, with one uniform a draw? Rounding in a forward of another shape
 moves logits by about 1e-6. Gumbel-max changes its token only if the two best are that close: with probability at most
@@ -12,11 +13,13 @@ uniform lies near any boundary between tokens, and the errors of boundaries add 
 boundaries as well.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.runner.noise import gumbel
 
 __all__ = ["SamplingRows", "cut_off", "sample"]
@@ -39,14 +42,30 @@ class SamplingRows:
     top_p: torch.Tensor
     # [n] int64
     keys: torch.Tensor
+    # [n] float64; 0: no limit
+    min_p: torch.Tensor
+
+    @classmethod
+    def of(cls, asked: Sequence[SamplingParams], keys: torch.Tensor) -> "SamplingRows":
+        """keys [n] int64 on the device where all of it shall be."""
+        device = keys.device
+        return cls(
+            temperature=torch.tensor([one.temperature for one in asked], dtype=torch.float32, device=device),
+            top_k=torch.tensor([one.top_k for one in asked], device=device),
+            top_p=torch.tensor([one.top_p for one in asked], dtype=torch.float64, device=device),
+            keys=keys,
+            min_p=torch.tensor([one.min_p for one in asked], dtype=torch.float64, device=device),
+        )
 
     def select(self, rows: torch.Tensor) -> "SamplingRows":
-        return SamplingRows(self.temperature[rows], self.top_k[rows], self.top_p[rows], self.keys[rows])
+        return SamplingRows(
+            self.temperature[rows], self.top_k[rows], self.top_p[rows], self.keys[rows], self.min_p[rows]
+        )
 
 
 def sample(logits: torch.Tensor, how: SamplingRows) -> torch.Tensor:
     """logits [n, vocab] float32 -> [n] int64 tokens"""
-    limited = ((how.top_k > 0) & (how.top_k < logits.shape[1])) | (how.top_p < 1.0)
+    limited = ((how.top_k > 0) & (how.top_k < logits.shape[1])) | (how.top_p < 1.0) | (how.min_p > 0.0)
     if not limited.any():
         return _draw_of_all(logits, how, None)
     tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
@@ -57,44 +76,48 @@ def sample(logits: torch.Tensor, how: SamplingRows) -> torch.Tensor:
 
 
 def cut_off(
-    values: torch.Tensor, log_mass: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
+    values: torch.Tensor, log_mass: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The lowest score that survives top_k and top_p, from the c best scores alone.
+    """The lowest score that survives min_p, top_k and top_p, from the c best scores alone.
 
     values [n, c] float32 descending; log_mass [n] is the logarithm of the whole vocabulary's mass. Returns the score
     [n] float32 and complete [n] bool: whether it is certain that every survivor is among the c. A limit by score keeps
     ties at the edge together, so that the order of equals never matters.
     """
     num_values = values.shape[1]
-    has_k, has_p = top_k > 0, top_p < 1.0
+    has_k, has_p, has_min = top_k > 0, top_p < 1.0, min_p > 0.0
     kth = values.gather(1, (top_k.clamp(1, num_values) - 1)[:, None])
-    in_k = (values >= kth) | ~has_k[:, None]
+    # log(0) is -inf: without a min_p nothing lies below.
+    lowest = values[:, :1] + min_p.log().to(values.dtype)[:, None]
+    left = ((values >= kth) | ~has_k[:, None]) & (values >= lowest)
     # Beyond the c best, only ties with the k-th could follow it.
     k_complete = has_k & (top_k <= num_values) & (values[:, -1] < kth[:, 0])
-    survivors = values.double().masked_fill(~in_k, -torch.inf)
-    log_total = torch.where(k_complete, survivors.logsumexp(-1), log_mass.double())
+    left_complete = k_complete | (values[:, -1] < lowest[:, 0])
+    survivors = values.double().masked_fill(~left, -torch.inf)
+    log_total = torch.where(left_complete, survivors.logsumexp(-1), log_mass.double())
     mass = (survivors - log_total[:, None]).exp()
     mass_before = mass.cumsum(-1) - mass
     in_p = (mass_before < top_p[:, None]) | ~has_p[:, None]
-    edge = values.gather(1, (in_k & in_p).sum(-1, keepdim=True).clamp(min=1) - 1)[:, 0]
+    edge = values.gather(1, (left & in_p).sum(-1, keepdim=True).clamp(min=1) - 1)[:, 0]
     p_complete = has_p & (mass.sum(-1) >= top_p) & (values[:, -1] < edge)
-    # top_p counts the mass of what top_k leaves, so a top_k beyond the c best decides nothing yet.
-    return edge, k_complete | (~has_k & p_complete)
+    # top_p counts the mass of what min_p and top_k leave, so as long as that is not known it decides nothing.
+    return edge, left_complete | (~has_k & ~has_min & p_complete)
 
 
 def _draw_limited(logits: torch.Tensor, how: SamplingRows, _: None) -> torch.Tensor:
-    """Rows with a top_k or a top_p."""
+    """Rows with a min_p, a top_k or a top_p."""
     scores = logits / how.temperature[:, None]
     num_candidates = min(_FIRST_CANDIDATES, scores.shape[1])
     values, ids = scores.topk(num_candidates)
     log_mass = scores.logsumexp(-1)
-    edge, complete = cut_off(values, log_mass, how.top_k, how.top_p)
+    edge, complete = cut_off(values, log_mass, how.top_k, how.top_p, how.min_p)
     noisy = gumbel(how.keys[:, None], ids).add_(values).masked_fill_(values < edge[:, None], -torch.inf)
     tokens = ids.gather(1, noisy.argmax(-1, keepdim=True))[:, 0]
     if num_candidates < scores.shape[1] and not complete.all():
         wide = torch.nonzero(~complete)[:, 0]
-        edge, _complete = cut_off(_descending(scores[wide]), log_mass[wide], how.top_k[wide], how.top_p[wide])
-        tokens[wide] = _draw_of_all(logits[wide], how.select(wide), edge)
+        how = how.select(wide)
+        edge, _complete = cut_off(_descending(scores[wide]), log_mass[wide], how.top_k, how.top_p, how.min_p)
+        tokens[wide] = _draw_of_all(logits[wide], how, edge)
     return tokens
 
 

@@ -70,6 +70,25 @@ class TestChat:
         )
         assert (call.policy, call.cache_salt, call.return_prompt_token_ids) == ("chain", "tenant", True)
 
+    def test_what_changes_logits_reaches_the_call(self) -> None:
+        sampling = (
+            chat(
+                min_p=0.25,
+                repetition_penalty=1.5,
+                presence_penalty=0.5,
+                frequency_penalty=-0.5,
+                logit_bias={"7": 3, "0": -100.0},
+                min_tokens=4,
+                include_stop_str_in_output=True,
+            )
+            .to_call("r")
+            .sampling
+        )
+        assert (sampling.min_p, sampling.repetition_penalty) == (0.25, 1.5)
+        assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.5, -0.5)
+        assert sampling.logit_bias == ((7, 3.0), (0, -100.0))
+        assert (sampling.min_tokens, sampling.include_stop_str_in_output) == (4, True)
+
     def test_null_means_absent(self) -> None:
         nulls = dict.fromkeys(ChatCompletionRequest.model_fields.keys() - {"model", "messages"})
         assert chat(**{**nulls, "seed": 1}).to_call("r") == chat(seed=1).to_call("r")
@@ -136,6 +155,22 @@ class TestChat:
             ({"temperature": "0.5"}, "temperature"),
             ({"top_p": 0}, "top_p"),
             ({"top_k": -2}, "top_k"),
+            ({"min_p": 1.5}, "min_p"),
+            ({"repetition_penalty": 0}, "repetition_penalty"),
+            ({"repetition_penalty": 1e300}, "repetition_penalty"),
+            ({"presence_penalty": 2.5}, "presence_penalty"),
+            ({"frequency_penalty": -2.5}, "frequency_penalty"),
+            ({"frequency_penalty": "1"}, "frequency_penalty"),
+            ({"logit_bias": {"5": 101}}, "logit_bias"),
+            ({"logit_bias": {"5": "1"}}, "logit_bias.5"),
+            ({"logit_bias": {"hello": 1}}, "logit_bias"),
+            ({"logit_bias": {"-5": 1}}, "logit_bias"),
+            ({"logit_bias": {"05": 1}}, "logit_bias"),
+            ({"logit_bias": {str(2**63): 1}}, "logit_bias"),
+            ({"logit_bias": [5]}, "logit_bias"),
+            ({"min_tokens": -1}, "min_tokens"),
+            ({"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+            ({"include_stop_str_in_output": 1}, "include_stop_str_in_output"),
             ({"seed": 2**64}, "seed"),
             ({"seed": 1.5}, "seed"),
             ({"stop": 5}, "stop"),
@@ -164,12 +199,10 @@ class TestChat:
             {"tools": [{"type": "function"}]},
             {"tool_choice": {"type": "function"}},
             {"response_format": {"type": "json_object"}},
-            {"presence_penalty": 0.1},
-            {"frequency_penalty": -0.1},
-            {"repetition_penalty": 1.1},
-            {"logit_bias": {"5": 1}},
-            {"min_p": 0.1},
-            {"min_tokens": 1},
+            {"skip_special_tokens": False},
+            {"bad_words": ["x"]},
+            {"allowed_token_ids": [1]},
+            {"use_beam_search": True},
             {"modalities": ["text", "audio"]},
             {"reasoning_effort": "low"},
         ],
@@ -237,7 +270,9 @@ class TestCompletion:
             {"stop": "END"},
             {"stop": ["a", "b"], "max_tokens": 3},
             {"stop_token_ids": [5], "ignore_eos": True},
-            {"temperature": 0.5, "top_p": 0.5, "top_k": 7},
+            {"temperature": 0.5, "top_p": 0.5, "top_k": 7, "min_p": 0.1},
+            {"repetition_penalty": 1.1, "presence_penalty": 0.5, "frequency_penalty": -0.5},
+            {"logit_bias": {"5": 1, "0": -100.0}, "min_tokens": 2, "include_stop_str_in_output": True},
         ],
     )
     def test_shared_fields_mean_what_they_mean_in_a_chat(self, fields: dict[str, Any]) -> None:

@@ -37,6 +37,7 @@ def test_the_largest_and_smallest_values_reach_the_sampler_unharmed() -> None:
             top_k=torch.full((8,), asked.top_k),
             top_p=torch.full((8,), top_p, dtype=torch.float64),
             keys=torch.arange(8),
+            min_p=torch.zeros(8, dtype=torch.float64),
         )
         assert sample(logits, how).tolist() == logits.argmax(-1).tolist()
 

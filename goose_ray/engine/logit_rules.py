@@ -1,0 +1,79 @@
+"""What one sequence changes in the target's logits before a token is chosen: the data, kept up to date as it grows.
+
+Sparse: the cost of a token is that of the distinct tokens seen, never of the vocabulary. Knows ids, counts and
+biases; the arithmetic is the runner's (`goose_ray.runner.processing`).
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from goose.tree import FloatArray, IntArray
+from goose_ray.engine.request import GenerationRequest
+from goose_ray.engine.sampling_params import SamplingParams
+
+__all__ = ["LogitRules"]
+
+
+class LogitRules:
+    """Mutable, owned by the sequence; a step's runner reads it before the sequence commits."""
+
+    __slots__ = ("banned_ids", "bias_ids", "biases", "counted_ids", "counts", "sampling")
+
+    sampling: SamplingParams
+    # [b] int64, distinct, and [b] float32: what is added to the logits of these tokens
+    bias_ids: IntArray
+    biases: FloatArray
+    # [k] int64: not to be chosen at output positions below `sampling.min_tokens`
+    banned_ids: IntArray
+    # [m] int64, ascending: the tokens that penalties look at, in the output or, for the repetition penalty, the prompt
+    counted_ids: IntArray
+    # [m] int64: how often each stands in the output
+    counts: IntArray
+
+    def __init__(
+        self, sampling: SamplingParams, *, prompt_ids: ArrayLike, end_ids: Iterable[int], vocab_size: int
+    ) -> None:
+        """`end_ids` are the tokens that end an output; those outside the vocabulary never come up."""
+        self.sampling = sampling
+        self.bias_ids = np.asarray([token for token, _ in sampling.logit_bias], dtype=np.int64)
+        self.biases = np.asarray([bias for _, bias in sampling.logit_bias], dtype=np.float32)
+        banned = sorted(token for token in set(end_ids) if 0 <= token < vocab_size) if sampling.min_tokens else []
+        self.banned_ids = np.asarray(banned, dtype=np.int64)
+        in_prompt: ArrayLike = prompt_ids if sampling.repetition_penalty != 1.0 else ()
+        self.counted_ids = np.unique(np.asarray(in_prompt, dtype=np.int64))
+        self.counts = np.zeros(len(self.counted_ids), dtype=np.int64)
+
+    @classmethod
+    def of(cls, request: GenerationRequest, end_ids: Iterable[int], vocab_size: int) -> "LogitRules | None":
+        """None if the request asks for nothing of the kind."""
+        if not request.sampling.has_logit_rules:
+            return None
+        return cls(request.sampling, prompt_ids=request.prompt_token_ids, end_ids=end_ids, vocab_size=vocab_size)
+
+    def apply_from(self, position: int) -> bool:
+        """Whether they change anything at this output position or a later one."""
+        return self.sampling.has_penalties or len(self.bias_ids) > 0 or self.bans_at(position)
+
+    def bans_at(self, position: int) -> bool:
+        return position < self.sampling.min_tokens and len(self.banned_ids) > 0
+
+    def commit(self, token_ids: Sequence[int] | IntArray) -> None:
+        """Output tokens, in any order."""
+        if self.sampling.has_penalties:
+            self.counted_ids, self.counts = self.counted_with(token_ids)
+
+    def counted_with(self, token_ids: Sequence[int] | IntArray) -> tuple[IntArray, IntArray]:
+        """`counted_ids` and `counts` as they would be with these output tokens too. Changes nothing."""
+        if not len(token_ids):
+            return self.counted_ids, self.counts
+        ids, more = np.unique(np.asarray(token_ids, dtype=np.int64), return_counts=True)
+        places = np.searchsorted(self.counted_ids, ids)
+        known = np.zeros(len(ids), dtype=np.bool_)
+        inside = places < len(self.counted_ids)
+        known[inside] = self.counted_ids[places[inside]] == ids[inside]
+        counts = self.counts.copy()
+        counts[places[known]] += more[known]
+        new = places[~known]
+        return np.insert(self.counted_ids, new, ids[~known]), np.insert(counts, new, more[~known])

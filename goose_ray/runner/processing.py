@@ -1,0 +1,82 @@
+"""Logit rules applied to logits: bans, biases and penalties, at any number of rows at once.
+
+The order is vLLM's: bans, biases, then the repetition, frequency and presence penalty. All work is on the tokens that
+the rules name; where nothing is named, nothing is done.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from goose.tree import IntArray
+from goose_ray.engine.logit_rules import LogitRules
+
+__all__ = ["RuledRow", "apply_rules"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RuledRow:
+    """A row of logits, and what stands before the token to be chosen from it."""
+
+    row: int
+    rules: LogitRules
+    # output position of that token
+    position: int
+    # draft tokens between the anchor (which is committed and counted) and that token
+    path_ids: Sequence[int]
+
+
+def apply_rules(logits: torch.Tensor, ruled: Sequence[RuledRow]) -> None:
+    """Changes logits [n, vocab] float32 in place. No row twice."""
+    _ban(logits, ruled)
+    _add_biases(logits, ruled)
+    _penalise(logits, [one for one in ruled if one.rules.sampling.has_penalties])
+
+
+def _ban(logits: torch.Tensor, ruled: Sequence[RuledRow]) -> None:
+    banned = [(one.row, one.rules.banned_ids) for one in ruled if one.rules.bans_at(one.position)]
+    if banned:
+        logits[_places(banned, logits.device)] = -torch.inf
+
+
+def _add_biases(logits: torch.Tensor, ruled: Sequence[RuledRow]) -> None:
+    biased = [one for one in ruled if len(one.rules.bias_ids)]
+    if biased:
+        biases = np.concatenate([one.rules.biases for one in biased])
+        places = _places([(one.row, one.rules.bias_ids) for one in biased], logits.device)
+        logits[places] += torch.from_numpy(biases).to(logits.device)
+
+
+def _penalise(logits: torch.Tensor, penalised: Sequence[RuledRow]) -> None:
+    if not penalised:
+        return
+    counted = [one.rules.counted_with(one.path_ids) for one in penalised]
+    places = _places([(one.row, ids) for one, (ids, _) in zip(penalised, counted, strict=True)], logits.device)
+    counts = torch.from_numpy(np.concatenate([counts for _, counts in counted])).to(logits.device)
+    # [number of counted tokens, 3]: the penalties of the row that each is in
+    penalties = torch.from_numpy(
+        np.repeat(
+            np.asarray(
+                [
+                    (s.repetition_penalty, s.frequency_penalty, s.presence_penalty)
+                    for s in (one.rules.sampling for one in penalised)
+                ],
+                dtype=np.float32,
+            ),
+            [len(ids) for ids, _ in counted],
+            axis=0,
+        )
+    ).to(logits.device)
+    repetition, frequency, presence = penalties.unbind(1)
+    values = logits[places]
+    values = torch.where(values > 0, values / repetition, values * repetition)
+    logits[places] = values - frequency * counts - presence * (counts > 0)
+
+
+def _places(parts: Sequence[tuple[int, IntArray]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Row and column of every token named, for indexing."""
+    rows = np.repeat([row for row, _ in parts], [len(ids) for _, ids in parts])
+    columns = np.concatenate([ids for _, ids in parts])
+    return torch.from_numpy(rows).to(device), torch.from_numpy(columns).to(device)
