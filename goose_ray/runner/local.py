@@ -14,6 +14,7 @@ from goose_ray.runner.attention import AttentionBackend
 from goose_ray.runner.checks import BatchChecker
 from goose_ray.runner.head import LanguageModelHead
 from goose_ray.runner.kv_pool import KVPool
+from goose_ray.runner.linear import pack_linears
 from goose_ray.runner.sdpa import SdpaBackend
 from goose_ray.runner.support import Trial, adopt_attention, check_config, longest_sequence, observe_layers
 from goose_ray.runner.verification import score_rows, verify_trees
@@ -27,9 +28,9 @@ _MIN_SLOTS = 8
 class LocalRunner:
     """Implements `goose_ray.engine.step.ModelRunner`.
 
-    Takes the model over: sets its attention implementation, so that it can no longer be called without a step. Raises
-    ModelLoadError naming what is not supported, ConfigError if the pool cannot be had or `max_model_len` is too much
-    for the model.
+    Takes the model over: sets its attention implementation, so that it can no longer be called without a step, and
+    packs its linear layers. Raises ModelLoadError naming what is not supported, ConfigError if the pool cannot be had
+    or `max_model_len` is too much for the model.
     """
 
     def __init__(
@@ -45,9 +46,11 @@ class LocalRunner:
             raise ConfigError(f"kv_cache_tokens must be at least {_MIN_SLOTS}, not {num_slots}")
         check_config(model)
         model_len = longest_sequence(model, max_model_len)
-        prepare_model(model)
+        model.eval()
+        model.requires_grad_(False)
         trial = Trial.with_own_attention(model)
         adopt_attention(model)
+        pack_linears(model)
         self._head: LanguageModelHead | None = LanguageModelHead(model)
         self._model: PreTrainedModel | None = model
         self._pool: KVPool | None = KVPool(
@@ -109,12 +112,6 @@ class LocalRunner:
         if self._head is None:
             raise EngineDeadError(f"the runner of {self._spec.model_id} was shut down")
         return self._head
-
-
-def prepare_model(model: PreTrainedModel) -> None:
-    """Readies the weights for inference. The place to prepare linear layers for products of few rows."""
-    model.eval()
-    model.requires_grad_(False)
 
 
 def _eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
