@@ -26,6 +26,8 @@ class DraftRequest:
     cache_salt: str | None
     # nodes to verify a step, anchor included
     budget: int
+    # the budget is only what to do where a policy cannot tell how many nodes are worth their time
+    is_automatic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,12 @@ from goose.policies.base import TreePolicy
 from goose.policies.registry import POLICIES, PolicyBuilder
 from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.sources.registry import SOURCE_NAMES, SOURCES, SourceSet
-from goose.tree import IntArray, TokenTree, TreeBatch
+from goose.tree import FloatArray, IntArray, TokenTree, TreeBatch
 
-__all__ = ["Speculator"]
+__all__ = ["AUTOMATIC_NODES", "Speculator"]
+
+# The paper's budget.
+AUTOMATIC_NODES = 60
 
 
 @dataclass(slots=True)
@@ -29,20 +32,21 @@ class _Request:
 class Speculator:
     """Drafts for any number of requests at once. Not thread-safe: one engine loop owns it.
 
-    `policy` and `budget` (nodes a sequence and step, anchor included) hold for requests that name none of their own;
-    `harvest_k` is how many successors a harvested row is worth keeping. `builders` are the policies by name, by default
-    the registered ones.
+    `policy` and `budget` (nodes a sequence and step, anchor included) hold for requests that name none of their own.
+    Without a budget (None) it is automatic: policies that can take in each step the nodes that give the most tokens a
+    second by `propose`'s `step_seconds`; the others, and all without it, have AUTOMATIC_NODES. `harvest_k` is how many
+    successors a harvested row is worth keeping. `builders` are the policies by name, by default the registered ones.
     """
 
     def __init__(
         self,
         *,
         policy: str = "goose",
-        budget: int = 60,
+        budget: int | None = AUTOMATIC_NODES,
         harvest_k: int = 10,
         builders: Mapping[str, PolicyBuilder] = POLICIES,
     ) -> None:
-        if budget < 1:
+        if budget is not None and budget < 1:
             raise ValueError(f"budget must be at least 1 (the anchor), not {budget}")
         if harvest_k < 1:
             raise ValueError(f"harvest_k must be at least 1, not {harvest_k}")
@@ -92,24 +96,33 @@ class Speculator:
         if not len(prompt):
             raise ValueError(f"request {request_id!r}: prompt_ids must hold at least one token (the first anchor)")
         nodes = self.budget if budget is None else budget
-        if nodes < 1:
+        if nodes is not None and nodes < 1:
             raise ValueError(f"request {request_id!r}: budget must be at least 1 (the anchor), not {nodes}")
         request = DraftRequest(
             request_id=request_id,
             prompt_ids=prompt,
             stop_token_ids=frozenset(stop_token_ids),
             cache_salt=cache_salt,
-            budget=nodes,
+            budget=AUTOMATIC_NODES if nodes is None else nodes,
+            is_automatic=nodes is None,
         )
         for source_name in chosen.source_names:
             self._sources[source_name].start_request(request)
         chosen.start_request(request)
         self._requests.start(request_id, _Request(policy=name, anchor_id=int(prompt[-1])))
 
-    def propose(self, request_ids: Sequence[str], *, max_draft_depths: Sequence[int], max_nodes: int) -> TreeBatch:
+    def propose(
+        self,
+        request_ids: Sequence[str],
+        *,
+        max_draft_depths: Sequence[int],
+        max_nodes: int,
+        step_seconds: FloatArray | None = None,
+    ) -> TreeBatch:
         """One tree a request, in order. Tree i is at most `max_draft_depths[i]` deep (0: the anchor alone).
 
-        All trees together have at most `max_nodes >= len(request_ids)` nodes, anchors included.
+        All trees together have at most `max_nodes >= len(request_ids)` nodes, anchors included. `step_seconds[r]`,
+        r = 0 .. max_nodes, is the predicted duration of the step with r nodes in all trees together.
         """
         if max_nodes < len(request_ids):
             raise ValueError(f"max_nodes must hold an anchor a request: {max_nodes} for {len(request_ids)} requests")
@@ -123,7 +136,11 @@ class Speculator:
         nodes_left, queries_left = max_nodes, len(queries)
         for policy, members in groups.items():
             share = nodes_left * len(members) // queries_left
-            proposed = self._policies[policy].propose([queries[index] for index in members], share)
+            seconds = step_seconds
+            if seconds is not None:
+                # The nodes there are already, and the anchors of those whose turn is yet to come.
+                seconds = seconds[max_nodes - nodes_left + queries_left - len(members) :]
+            proposed = self._policies[policy].propose([queries[index] for index in members], share, seconds)
             trees.update(zip(members, proposed, strict=True))
             # What one policy does not use, the next may.
             nodes_left -= sum(tree.num_nodes for tree in proposed)

@@ -1,12 +1,15 @@
-"""How large each tree of a step may grow, so that a sequence verifies its budget on average.
+"""How large each tree of a step may grow.
 
-A tree takes every node whose path probability reaches a threshold, and its best nodes up to a floor anyway. The
-threshold alone would give the most tokens a node: all sequences then pay the same price for their last node (one cut
-through the whole batch). But it starves replies that are hard to predict, which would then hardly gain from drafts;
-hence the floor of 0.9 budgets. The threshold is steered so that the average over steps is the budget.
+*By nodes*: so that a sequence verifies its budget on average. A tree takes every node whose path probability reaches a
+threshold, and its best nodes up to a floor anyway. The threshold alone would give the most tokens a node: all sequences
+then pay the same price for their last node (one cut through the whole batch). But it starves replies that are hard to
+predict, which would then hardly gain from drafts; hence the floor of 0.9 budgets. The threshold is steered so that the
+average over steps is the budget.
 
 A reply's latency is counted in steps, and a reply with a high tau has few of them. Its nodes weigh less, and so its
 threshold is lower: threshold * 2 / max(2, tau). Found by replaying recordings; so were the constants.
+
+*By time*: so that no node is missing that could be worth its time. Trees are cut afterwards, by `goose.allocation`.
 """
 
 import math
@@ -15,9 +18,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from goose.allocation import least_worth
 from goose.anisotropic.workspace import MAX_TREE_NODES
+from goose.tree import FloatArray
 
-__all__ = ["NodeBudget", "TreeLimits"]
+__all__ = ["NodeBudget", "TimeBudget", "TreeLimits"]
 
 # Part of the target that a tree takes anyway.
 _FLOOR = 0.9
@@ -29,6 +34,9 @@ _RATE = 0.05
 _MIN_THRESHOLD, _MAX_THRESHOLD = 1e-4, 20.0
 # Replies of a lower tau than this pay the full price.
 _PLAIN_TAU = 2.0
+# An automatic tree takes nodes that are less likely than any drafter offers if they cost nothing, and none that are
+# likelier than this is left out unbuilt: what is never built is never found to pay.
+_LEAST_WORTH, _MOST_WORTH = 0.002, 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +49,19 @@ class TreeLimits:
     max_nodes: NDArray[np.int64]
     # [num_sequences] float64: least path probability beyond the floor
     thresholds: NDArray[np.float64]
+
+    def of(self, chosen: NDArray[np.bool_]) -> "TreeLimits":
+        """Those of the chosen sequences."""
+        return TreeLimits(self.targets[chosen], self.floors[chosen], self.max_nodes[chosen], self.thresholds[chosen])
+
+    def replaced(self, chosen: NDArray[np.bool_], other: "TreeLimits") -> "TreeLimits":
+        """With the entries of `other` for the chosen sequences."""
+        return TreeLimits(
+            np.where(chosen, other.targets, self.targets),
+            np.where(chosen, other.floors, self.floors),
+            np.where(chosen, other.max_nodes, self.max_nodes),
+            np.where(chosen, other.thresholds, self.thresholds),
+        )
 
 
 class NodeBudget:
@@ -58,12 +79,11 @@ class NodeBudget:
         num_sequences = len(budgets)
         targets = np.minimum(budgets, max_nodes // num_sequences)
         thresholds = np.exp([self._log_threshold(target) for target in targets.tolist()])
-        largest = min(MAX_TREE_NODES, max_nodes - num_sequences + 1)
         return TreeLimits(
             targets=targets,
             floors=np.rint(_FLOOR * targets).astype(np.int64),
             # A budget of one asks for plain decoding, not for two nodes now and then.
-            max_nodes=np.where(targets == 1, 1, largest),
+            max_nodes=np.where(targets == 1, 1, _largest(num_sequences, max_nodes)),
             thresholds=thresholds * (_PLAIN_TAU / np.maximum(_PLAIN_TAU, taus)),
         )
 
@@ -77,3 +97,35 @@ class NodeBudget:
     def _log_threshold(self, target: int) -> float:
         start = min(_MAX_START, _START_AT_16 * (16 / target) ** _START_POWER)
         return self._log_thresholds.get(target, math.log(start))
+
+
+class TimeBudget:
+    """Remembers how fast the last step should have been, which is what a second is worth in the next."""
+
+    def __init__(self) -> None:
+        self._tokens_per_second = 0.0
+
+    def limits(self, num_sequences: int, step_seconds: FloatArray, max_nodes: int) -> TreeLimits:
+        """For automatic sequences. The anchor is expanded in any case, so that there is always something to learn from.
+
+        A second is worth at least what plain decoding would make of it, and half of what the last step did: text that
+        is suddenly hard makes it worth less.
+        """
+        plain = num_sequences / float(step_seconds[min(num_sequences, len(step_seconds) - 1)])
+        worth = least_worth(step_seconds, num_sequences, max(plain, self._tokens_per_second / 2))
+        ones = np.ones(num_sequences, dtype=np.int64)
+        largest = max(2, _largest(num_sequences, max_nodes))
+        return TreeLimits(
+            targets=ones,
+            floors=ones,
+            max_nodes=largest * ones,
+            thresholds=np.full(num_sequences, min(_MOST_WORTH, max(_LEAST_WORTH, worth))),
+        )
+
+    def observe(self, tokens: float, seconds: float) -> None:
+        """What the step that was decided on should commit, and how long it should take."""
+        self._tokens_per_second = tokens / seconds
+
+
+def _largest(num_sequences: int, max_nodes: int) -> int:
+    return min(MAX_TREE_NODES, max_nodes - num_sequences + 1)

@@ -1,15 +1,17 @@
 """The likeliest tree over all that is known for free: `goose.anisotropic` as a policy.
 
 `budget` is the average number of nodes that a sequence verifies a step: a tree is larger where a long draft is likely,
-at most 256 nodes, and smaller elsewhere. `max_nodes` is a hard limit on the batch.
+at most 256 nodes, and smaller elsewhere. `max_nodes` is a hard limit on the batch. Where the step's duration is given,
+trees of automatic requests take instead the nodes that give the batch the most tokens a second, which may be none.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from goose.anisotropic.budget import NodeBudget
+from goose.allocation import cut_trees
+from goose.anisotropic.budget import NodeBudget, TimeBudget
 from goose.anisotropic.candidates import CONTEXT, POOL, TRANSITIONS
 from goose.anisotropic.compilation import compile_steps
 from goose.anisotropic.drafter import Drafter
@@ -18,7 +20,7 @@ from goose.anisotropic.weights import Weights
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.sources.registry import SourceSet
-from goose.tree import IntArray, TokenTree
+from goose.tree import BoolArray, FloatArray, IntArray, TokenTree
 
 __all__ = ["AnisotropicConstants", "AnisotropicPolicy"]
 
@@ -31,6 +33,22 @@ class AnisotropicConstants:
     max_positions: int = 1 << 19
     # of the weights, see `goose.anisotropic.model`; 0: they stay what they are
     learning_rate: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    budget: int
+    is_automatic: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _CutTree:
+    """A tree as it was proposed, the drafter's tree, and the index of each node of the first in the second."""
+
+    tree: TokenTree
+    built: TokenTree
+    # [num_nodes] int64
+    nodes: IntArray
 
 
 class AnisotropicPolicy:
@@ -56,8 +74,10 @@ class AnisotropicPolicy:
             max_positions=constants.max_positions,
             learning_rate=constants.learning_rate,
         )
-        self._nodes = NodeBudget()
-        self._budgets = RequestStates[int](f"policy {self.name!r}")
+        self._nodes, self._time = NodeBudget(), TimeBudget()
+        self._requests = RequestStates[_Request](f"policy {self.name!r}")
+        # by request, those of the last proposal
+        self._cut: dict[str, _CutTree] = {}
         self._source_bits = _source_bits(sources)
 
     @property
@@ -71,26 +91,64 @@ class AnisotropicPolicy:
         return self._drafter.weights
 
     def start_request(self, request: DraftRequest) -> None:
-        self._budgets.require_new(request.request_id)
+        self._requests.require_new(request.request_id)
         self._drafter.start_request(request)
-        self._budgets.start(request.request_id, request.budget)
+        self._requests.start(request.request_id, _Request(request.budget, request.is_automatic))
 
-    def propose(self, queries: Sequence[TreeQuery], max_nodes: int) -> list[TokenTree]:
+    def propose(
+        self, queries: Sequence[TreeQuery], max_nodes: int, step_seconds: FloatArray | None = None
+    ) -> list[TokenTree]:
         if not queries:
             return []
         request_ids = [query.request_id for query in queries]
-        budgets = np.array([self._budgets[name] for name in request_ids], dtype=np.int64)
+        requests = [self._requests[name] for name in request_ids]
+        budgets = np.array([request.budget for request in requests], dtype=np.int64)
         limits = self._nodes.limits(budgets, self._drafter.taus(request_ids), max_nodes)
+        is_timed = np.array([step_seconds is not None and request.is_automatic for request in requests])
+        if step_seconds is not None:
+            limits = limits.replaced(is_timed, self._time.limits(len(queries), step_seconds, max_nodes))
         trees = self._drafter.propose(queries, limits, max_nodes, self._source_bits)
-        self._nodes.observe(limits, np.array([tree.num_nodes for tree in trees], dtype=np.int64))
+        self._cut.clear()
+        if not is_timed.all():
+            sizes = np.array([tree.num_nodes for tree in trees], dtype=np.int64)
+            self._nodes.observe(limits.of(~is_timed), sizes[~is_timed])
+        if step_seconds is not None and is_timed.any():
+            trees = self._worth_their_time(request_ids, trees, is_timed, step_seconds, max_nodes)
         return trees
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
-        self._drafter.observe(outcomes, harvest)
+        self._drafter.observe([self._as_built(outcome) for outcome in outcomes], harvest)
 
     def stop_request(self, request_id: str) -> None:
-        self._budgets.stop(request_id)
+        self._requests.stop(request_id)
+        self._cut.pop(request_id, None)
         self._drafter.stop_request(request_id)
+
+    def _worth_their_time(
+        self,
+        request_ids: Sequence[str],
+        trees: Sequence[TokenTree],
+        is_timed: BoolArray,
+        step_seconds: FloatArray,
+        max_nodes: int,
+    ) -> list[TokenTree]:
+        cut = cut_trees(trees, is_timed, step_seconds, max_nodes)
+        self._time.observe(cut.tokens, cut.seconds)
+        for name, tree, built, nodes in zip(request_ids, cut.trees, trees, cut.kept, strict=True):
+            if tree is not built:
+                self._cut[name] = _CutTree(tree, built, nodes)
+        return cut.trees
+
+    def _as_built(self, outcome: TreeOutcome) -> TreeOutcome:
+        """As if the whole tree had been verified, because what was cut off had been weighed too.
+
+        The target's choice at the last accepted node is known to be the bonus token, whether or not a node for it was
+        built.
+        """
+        cut = self._cut.pop(outcome.request_id, None)
+        if cut is None or cut.tree is not outcome.tree:
+            return outcome
+        return replace(outcome, tree=cut.built, accepted_nodes=cut.nodes[outcome.accepted_nodes])
 
 
 def _source_bits(sources: SourceSet) -> IntArray:

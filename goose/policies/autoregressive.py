@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest, TreeQuery
-from goose.tree import TokenTree
+from goose.tree import FloatArray, TokenTree
 
 __all__ = ["AutoregressivePolicy"]
 
@@ -18,7 +18,9 @@ class AutoregressivePolicy:
 
     def start_request(self, request: DraftRequest) -> None: ...
 
-    def propose(self, queries: Sequence[TreeQuery], max_nodes: int) -> list[TokenTree]:
+    def propose(
+        self, queries: Sequence[TreeQuery], max_nodes: int, step_seconds: FloatArray | None = None
+    ) -> list[TokenTree]:
         return [TokenTree.anchor_only(query.anchor_id) for query in queries]
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None: ...

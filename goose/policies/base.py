@@ -10,7 +10,7 @@ import numpy as np
 
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest, TreeQuery
-from goose.tree import IntArray, TokenTree
+from goose.tree import FloatArray, IntArray, TokenTree
 
 __all__ = ["TreePolicy", "fit", "shares"]
 
@@ -33,10 +33,14 @@ class TreePolicy(Protocol):
 
     def start_request(self, request: DraftRequest) -> None: ...
 
-    def propose(self, queries: Sequence[TreeQuery], max_nodes: int) -> list[TokenTree]:
+    def propose(
+        self, queries: Sequence[TreeQuery], max_nodes: int, step_seconds: FloatArray | None = None
+    ) -> list[TokenTree]:
         """One tree a query, in order, none deeper than the query's `max_depth`.
 
         All trees together have at most `max_nodes` nodes, anchors included; `max_nodes >= len(queries)`.
+        `step_seconds[r]`, if given, is the predicted duration of the step with r nodes in these trees: for policies
+        that size the trees of automatic requests by it. Others may leave it.
         """
         ...
 

@@ -7,7 +7,7 @@ from goose.policies.base import fit
 from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.sources.context import ContextMatcher
 from goose.sources.registry import SourceSet
-from goose.tree import TokenTree
+from goose.tree import FloatArray, TokenTree
 
 __all__ = ["ChainPolicy"]
 
@@ -28,7 +28,9 @@ class ChainPolicy:
     def start_request(self, request: DraftRequest) -> None:
         self._budgets.start(request.request_id, request.budget)
 
-    def propose(self, queries: Sequence[TreeQuery], max_nodes: int) -> list[TokenTree]:
+    def propose(
+        self, queries: Sequence[TreeQuery], max_nodes: int, step_seconds: FloatArray | None = None
+    ) -> list[TokenTree]:
         return fit([self._tree(query) for query in queries], max_nodes)
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None: ...

@@ -30,7 +30,7 @@ from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.sources.context import ContextMatch, ContextMatcher
 from goose.sources.registry import SourceSet
 from goose.sources.transitions import TransitionTable
-from goose.tree import TokenTree
+from goose.tree import FloatArray, TokenTree
 
 __all__ = ["GooseConstants", "GooseDecision", "GoosePolicy"]
 
@@ -101,7 +101,9 @@ class GoosePolicy:
     def stop_request(self, request_id: str) -> None:
         self._states.stop(request_id)
 
-    def propose(self, queries: Sequence[TreeQuery], max_nodes: int) -> list[TokenTree]:
+    def propose(
+        self, queries: Sequence[TreeQuery], max_nodes: int, step_seconds: FloatArray | None = None
+    ) -> list[TokenTree]:
         return fit([self._tree(query) for query in queries], max_nodes)
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:

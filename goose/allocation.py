@@ -1,0 +1,142 @@
+"""How many nodes the trees of a step keep: the number, over the whole batch, that gives the most tokens per second.
+
+A tree expects as many accepted tokens as its path probabilities add up to, and each sequence one bonus token. The nodes
+of all trees are taken in one order, likeliest first, and every length of that order is tried, not only until the first
+that does not pay: a step's duration has plateaus, so that the node after a dear one may come for nothing. It may keep
+the anchors alone, which is plain decoding. Knows neither where probabilities nor where durations come from.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goose.tree import BoolArray, FloatArray, IntArray, TokenTree
+
+__all__ = ["Allocation", "CutTrees", "allocate", "cut_trees", "least_worth"]
+
+# Part of the least probability that was worth a row which is still built: what a plateau may make worth it.
+_BEYOND = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Allocation:
+    """What of a batch is verified."""
+
+    # [num_nodes] bool
+    kept: BoolArray
+    # tokens that the step should commit, bonus included, and seconds that it should take
+    tokens: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CutTrees:
+    """Trees of the kept nodes, and for each the index of its nodes in the tree that it was cut from."""
+
+    trees: list[TokenTree]
+    # one [num_kept] int64 a tree, ascending
+    kept: list[IntArray]
+    tokens: float
+    seconds: float
+
+
+def allocate(
+    path_probs: NDArray[np.float64], required: BoolArray, step_seconds: FloatArray, max_nodes: int
+) -> Allocation:
+    """`path_probs` [num_nodes] are those of all trees, parents first, no child above its parent; an anchor has 1.
+
+    `required` [num_nodes], every anchor among them, are kept in any case. `step_seconds[r] > 0` is the step's duration
+    with r rows; no more than its length less one, nor than `max_nodes`, are kept unless they are required. What is kept
+    is connected: of equal probabilities the earlier node stays, which is the parent if one of them is.
+    """
+    least = int(np.count_nonzero(required))
+    most = max(least, min(len(path_probs), len(step_seconds) - 1, max_nodes))
+    # Above every probability, so that they come first.
+    order = np.sort(np.where(required, -2.0, -path_probs))
+    tokens = np.empty(most - least + 1)
+    tokens[0] = path_probs[required].sum()
+    tokens[1:] = -order[least:most]
+    np.cumsum(tokens, out=tokens)
+    if least >= len(step_seconds):
+        return Allocation(required, float(tokens[0]), float(step_seconds[-1]))
+    seconds = step_seconds[least : most + 1]
+    best = int(np.argmax(tokens / seconds))
+    kept = required.copy()
+    if best:
+        threshold = -order[least + best - 1]
+        kept |= path_probs >= threshold
+        surplus = int(np.count_nonzero(kept)) - least - best
+        if surplus:
+            kept[np.flatnonzero((path_probs == threshold) & ~required)[-surplus:]] = False
+    return Allocation(kept, float(tokens[best]), float(seconds[best]))
+
+
+def cut_trees(
+    trees: Sequence[TokenTree],
+    is_free: BoolArray,
+    step_seconds: FloatArray,
+    max_nodes: int,
+) -> CutTrees:
+    """Cuts the trees by their `probs`; those that are not free [num_trees] keep all their nodes."""
+    sizes = np.array([tree.num_nodes for tree in trees], dtype=np.int64)
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    first = np.repeat(starts[:-1], sizes)
+    parents = np.concatenate([tree.parents for tree in trees]) + first
+    parents[starts[:-1]] = starts[:-1]
+    probs = np.concatenate([tree.probs for tree in trees]).astype(np.float64)
+    max_depth = max(int(tree.depths.max()) for tree in trees)
+    required = np.repeat(~is_free, sizes)
+    required[starts[:-1]] = True
+    allocation = allocate(_path_probs(probs, parents, starts[:-1], max_depth), required, step_seconds, max_nodes)
+    nodes = np.flatnonzero(allocation.kept)
+    ends = np.searchsorted(nodes, starts)
+    if len(nodes) == len(probs):
+        whole = [np.arange(size) for size in sizes.tolist()]
+        return CutTrees(list(trees), whole, allocation.tokens, allocation.seconds)
+    # Where a kept node stands among the kept ones of its tree.
+    places = np.cumsum(allocation.kept) - 1 - np.repeat(ends[:-1], sizes)
+    new_parents = places[parents[nodes]]
+    new_parents[ends[:-1]] = -1
+    kept = nodes - first[nodes]
+    token_ids, depths, sources, node_probs = (
+        np.concatenate([getattr(tree, name) for tree in trees])[nodes]
+        for name in ("token_ids", "depths", "sources", "probs")
+    )
+    cut, kept_of = [], []
+    for tree, low, high in zip(trees, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
+        part = slice(low, high)
+        kept_of.append(kept[part])
+        if high - low == tree.num_nodes:
+            cut.append(tree)
+        else:
+            cut.append(TokenTree(token_ids[part], new_parents[part], depths[part], sources[part], node_probs[part]))
+    return CutTrees(cut, kept_of, allocation.tokens, allocation.seconds)
+
+
+def least_worth(step_seconds: FloatArray, num_rows: int, tokens_per_second: float) -> float:
+    """The path probability below which a node need not be built: what half a row costs in tokens.
+
+    A row's seconds are the fewest a row that any larger step adds to one of `num_rows`; 0 if larger ones cost no more.
+    """
+    if num_rows + 1 >= len(step_seconds):
+        return 1.0
+    added = step_seconds[num_rows + 1 :] - step_seconds[num_rows]
+    return max(0.0, _BEYOND * tokens_per_second * float((added / np.arange(1, len(added) + 1)).min()))
+
+
+def _path_probs(
+    probs: NDArray[np.float64], parents: IntArray, anchors: IntArray, max_depth: int
+) -> NDArray[np.float64]:
+    """[num_nodes]: the product of `probs` from the anchor down. An anchor is its own parent."""
+    product, above = probs.copy(), parents
+    product[anchors] = 1.0
+    # After k rounds a node holds the product of its last 2^k edges.
+    for _ in range(max_depth.bit_length()):
+        product *= product[above]
+        above = above[above]
+    # Products are rounded differently on each path; a child must not come before its parent for that.
+    while (product > product[parents]).any():
+        np.minimum(product, product[parents], out=product)
+    return product
