@@ -41,7 +41,10 @@ class EngineConfig(BaseModel):
         default=32, ge=1, description="Sequences in one batch; at most max_batch_rows are."
     )
     max_waiting_requests: int = Field(default=256, ge=0, description="Requests that may wait; more are answered 429.")
-    policy: str = Field(default="goose", description="Tree policy: anisotropic, autoregressive, chain or goose.")
+    policy: str = Field(
+        default="goose",
+        description="Tree policy: anisotropic, autoregressive, balanced, chain, goose, recycling or suffix.",
+    )
     budget: int = Field(default=60, ge=1, description="Nodes verified per sequence and step, anchor included.")
     harvest_k: int = Field(default=10, ge=1, le=64, description="Successors kept per harvested position.")
     num_threads: int | None = Field(

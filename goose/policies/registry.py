@@ -3,9 +3,12 @@
 from collections.abc import Callable
 
 from goose.policies.autoregressive import AutoregressivePolicy
+from goose.policies.balanced import BalancedPolicy
 from goose.policies.base import TreePolicy
 from goose.policies.chain import ChainPolicy
 from goose.policies.goose import GoosePolicy
+from goose.policies.recycling import RecyclingPolicy
+from goose.policies.suffix import SuffixPolicy
 from goose.sources.registry import SourceSet
 
 __all__ = ["POLICIES", "PolicyBuilder"]
@@ -23,6 +26,9 @@ def _anisotropic(sources: SourceSet) -> TreePolicy:
 POLICIES: dict[str, PolicyBuilder] = {
     "anisotropic": _anisotropic,
     "autoregressive": lambda sources: AutoregressivePolicy(),
+    "balanced": BalancedPolicy,
     "chain": ChainPolicy,
     "goose": GoosePolicy,
+    "recycling": RecyclingPolicy,
+    "suffix": SuffixPolicy,
 }

@@ -16,8 +16,10 @@ from goose.sources.base import CandidateQuery, Candidates
 
 __all__ = ["NGRAM_LENGTHS", "ContextMatch", "ContextMatcher"]
 
-# Longest first (paper).
+# Longest first (paper): the n-grams that `match` looks for.
 NGRAM_LENGTHS = (5, 4, 3)
+# Shorter ones say something of the next token, but nothing worth copying.
+_SHORT_LENGTHS = (2, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +84,19 @@ class _Text:
         self.tokens = tokens
         self.stop_token_ids = stop_token_ids
         self.indices = [_NgramIndex(length) for length in NGRAM_LENGTHS]
+        self.all_indices = [*self.indices, *(_NgramIndex(length) for length in _SHORT_LENGTHS)]
         self.extend(())
 
     def extend(self, committed: Sequence[int]) -> None:
         self.tokens.extend(committed)
-        for index in self.indices:
+        for index in self.all_indices:
             index.extend(self.tokens)
 
-    def find(self, draft_ids: Sequence[int]) -> tuple[_NgramIndex, int] | None:
-        """The index of the longest n-gram at the end of the draft that occurs in the text, and its latest position."""
+    def find(self, draft_ids: Sequence[int], indices: Sequence[_NgramIndex]) -> tuple[_NgramIndex, int] | None:
+        """The first index whose n-gram at the end of the draft occurs in the text, and its latest position."""
         longest = NGRAM_LENGTHS[0]
         tail = [*self.tokens[-longest:], *draft_ids[-longest:]][-longest:]
-        for index in self.indices:
+        for index in indices:
             if len(tail) >= index.length:
                 latest = index.latest.get(tuple(tail[len(tail) - index.length :]))
                 if latest is not None:
@@ -133,13 +136,25 @@ class ContextMatcher:
     def match(self, request_id: str, draft_ids: Sequence[int] = (), *, max_tokens: int) -> ContextMatch:
         """Matches the end of `draft_ids`, drafted behind the committed tokens, in the committed tokens alone."""
         text = self._texts[request_id]
-        found = text.find(draft_ids)
+        found = text.find(draft_ids, text.indices)
         if found is None:
             return _NO_MATCH
         index, latest = found
         token_ids, cropped = text.continuation(index.earliest[latest], max_tokens)
         count = index.count[latest]
         return ContextMatch(token_ids, index.length, count, count >= 2 and bool(index.unanimous[latest]), cropped)
+
+    def followers(self, request_id: str, draft_ids: Sequence[int] = ()) -> dict[int, int]:
+        """Tokens that followed the latest occurrences of the longest n-gram at the end of `draft_ids`, and how often.
+
+        The token that followed last comes first. Stop tokens are counted like others.
+        """
+        text = self._texts[request_id]
+        counts: dict[int, int] = {}
+        for position in self._occurrences(text, draft_ids, text.all_indices)[1]:
+            token = text.tokens[position]
+            counts[token] = counts.get(token, 0) + 1
+        return counts
 
     def candidates(self, queries: Sequence[CandidateQuery]) -> Candidates:
         """The trie of the continuations of the latest occurrences; a score is the share of them that agree.
@@ -149,14 +164,7 @@ class ContextMatcher:
         rows: list[tuple[int, int, int, float, int, int, int]] = []
         for number, query in enumerate(queries):
             text = self._texts[query.request_id]
-            found = text.find(query.draft_ids.tolist())
-            if found is None:
-                continue
-            index, position = found
-            positions: list[int] = []
-            while position >= 0 and len(positions) < self._max_occurrences:
-                positions.append(position)
-                position = index.previous[position]
+            length, positions = self._occurrences(text, query.draft_ids.tolist(), text.indices)
             # A node of the trie: its row, its depth, the continuations through it.
             level = [(-1, 0, [text.continuation(p, query.max_depth)[0] for p in positions])]
             while level:
@@ -168,10 +176,24 @@ class ContextMatcher:
                             children.setdefault(chain[depth], []).append(chain)
                     for token, through in children.items():
                         share = len(through) / len(chains)
-                        rows.append((number, token, parent, share, index.length, len(through), depth + 1))
+                        rows.append((number, token, parent, share, length, len(through), depth + 1))
                         below.append((len(rows) - 1, depth + 1, through))
                 level = below
         table = np.asarray(rows, dtype=np.float64).reshape(-1, 7)
         queries_of, token_ids, parents = (table[:, column].astype(np.int64) for column in range(3))
         scores = table[:, 3].astype(np.float32)
         return Candidates(queries_of, token_ids, parents, scores, table[:, 4:].astype(np.float32))
+
+    def _occurrences(
+        self, text: _Text, draft_ids: Sequence[int], indices: Sequence[_NgramIndex]
+    ) -> tuple[int, list[int]]:
+        """The length of the longest n-gram found and its latest positions, latest first; 0 and none if none is."""
+        found = text.find(draft_ids, indices)
+        positions: list[int] = []
+        if found is None:
+            return 0, positions
+        index, position = found
+        while position >= 0 and len(positions) < self._max_occurrences:
+            positions.append(position)
+            position = index.previous[position]
+        return index.length, positions

@@ -1,33 +1,47 @@
 """The draft sources by name. One line a source; its place is its number, which is its bit in `TokenTree.sources`."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from goose.errors import UnknownNameError
 from goose.sources.base import DraftSource
 from goose.sources.context import ContextMatcher
+from goose.sources.suffix import SuffixPool
 from goose.sources.transitions import TransitionTable
 
-__all__ = ["SOURCES", "SOURCE_NAMES", "SourceSet"]
+__all__ = ["SOURCES", "SOURCE_NAMES", "SourceSet", "SourceSettings"]
 
-# The argument is the number of successors kept per harvested row.
-SOURCES: dict[str, Callable[[int], DraftSource]] = {
-    "context": lambda harvest_k: ContextMatcher(),
-    "transitions": lambda harvest_k: TransitionTable(num_successors=harvest_k),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceSettings:
+    """What the sources of one speculator are built with."""
+
+    # successors a harvested row is worth keeping
+    harvest_k: int
+    # past outputs kept by the pool, in tokens
+    pool_tokens: int
+
+
+SOURCES: dict[str, Callable[[SourceSettings], DraftSource]] = {
+    "context": lambda settings: ContextMatcher(),
+    "transitions": lambda settings: TransitionTable(num_successors=settings.harvest_k),
+    "pool": lambda settings: SuffixPool(max_tokens=settings.pool_tokens),
 }
 
 # All that a node may be credited to. The policy `anisotropic` finds text and rows by an index of its own: its matches
 # are credited to "context", its rows to "transitions", and past outputs of other requests to "pool".
-SOURCE_NAMES: tuple[str, ...] = (*SOURCES, "pool")
+SOURCE_NAMES: tuple[str, ...] = tuple(SOURCES)
 
 SourceT = TypeVar("SourceT")
 
 
 class SourceSet:
-    """One instance of every registered source. `harvest_k` is how many successors a harvested row is worth keeping."""
+    """One instance of every registered source."""
 
-    def __init__(self, *, harvest_k: int) -> None:
-        self._sources = {name: build(harvest_k) for name, build in SOURCES.items()}
+    def __init__(self, *, harvest_k: int, pool_tokens: int = 65536) -> None:
+        settings = SourceSettings(harvest_k=harvest_k, pool_tokens=pool_tokens)
+        self._sources = {name: build(settings) for name, build in SOURCES.items()}
         self._bits = {name: 1 << number for number, name in enumerate(SOURCE_NAMES)}
         self.harvest_k = harvest_k
 

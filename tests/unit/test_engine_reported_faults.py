@@ -22,7 +22,7 @@ def test_b2_a_prompt_with_eos_in_it_is_continued_as_plain_decoding_would() -> No
     turn = [4, 5, 6, EOS, 7, 8]
     prompt = [*turn, *turn, 4, 5]
     model = scripted_model([6, EOS, 7, 8])
-    for policy in ("anisotropic", "autoregressive", "chain", "goose"):
+    for policy in Speculator().policies:
         reply = run(make_engine(model, Speculator(policy=policy)), make_request(prompt=prompt, max_tokens=20))["r"]
         assert reply.token_ids == [6, EOS]
         assert reply.finish_reason == "stop"

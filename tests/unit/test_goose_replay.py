@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from goose.policies.registry import POLICIES
 from goose.replay import Recording, ReplayResult, replay
 from goose.speculator import Speculator
 
@@ -22,7 +23,7 @@ def recording(prompt: list[int], output: list[int]) -> Recording:
     )
 
 
-@pytest.mark.parametrize("policy", ["anisotropic", "autoregressive", "chain", "goose"])
+@pytest.mark.parametrize("policy", POLICIES)
 def test_the_whole_reply_is_committed_and_no_more(policy: str) -> None:
     rng = np.random.default_rng(0)
     prompt, output = rng.integers(0, 4, 30).tolist(), rng.integers(0, 4, 101).tolist()

@@ -157,7 +157,15 @@ def test_counters_are_a_copy_that_outlives_the_request() -> None:
 
 def test_names_are_published() -> None:
     speculator = Speculator()
-    assert speculator.policies == ("anisotropic", "autoregressive", "chain", "goose")
+    assert speculator.policies == (
+        "anisotropic",
+        "autoregressive",
+        "balanced",
+        "chain",
+        "goose",
+        "recycling",
+        "suffix",
+    )
     assert speculator.source_names == ("context", "transitions", "pool")
     assert (speculator.policy, speculator.budget) == ("goose", 60)
 
@@ -178,7 +186,7 @@ def test_verbs_out_of_order_name_the_request() -> None:
 
 def test_a_refused_request_is_not_started() -> None:
     speculator = Speculator()
-    with pytest.raises(UnknownNameError, match="no policy 'best'; known: anisotropic, autoregressive, chain, goose"):
+    with pytest.raises(UnknownNameError, match="no policy 'best'; known: anisotropic, autoregressive, balanced, chain, goose"):
         speculator.start_request("r", [1], policy="best")
     with pytest.raises(ValueError, match="'r': prompt_ids"):
         speculator.start_request("r", [])
