@@ -5,7 +5,7 @@ benchmarks, the same for every policy. Within a benchmark it keeps what it learn
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -49,7 +49,7 @@ class ReplayPlan:
     warm: int = 0
     seed: int = 0
     stop_token_ids: frozenset[int] = frozenset()
-    builders: Mapping[str, PolicyBuilder] = POLICIES
+    builders: Mapping[str, PolicyBuilder] = field(default_factory=lambda: POLICIES)
 
     @property
     def compared(self) -> tuple[Benchmark, ...]:

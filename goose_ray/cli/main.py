@@ -11,6 +11,7 @@ import click
 from goose_ray.cli.bench import bench
 from goose_ray.cli.model import model
 from goose_ray.cli.record import record
+from goose_ray.cli.replay import replay
 from goose_ray.errors import GooseRayError
 
 __all__ = ["main"]
@@ -35,3 +36,4 @@ def main() -> None:
 main.add_command(model)
 main.add_command(bench)
 main.add_command(record)
+main.add_command(replay)

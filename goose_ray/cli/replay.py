@@ -1,0 +1,88 @@
+"""`goose replay`: policies side by side on recorded replies, without a model."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from goose_ray.cli.many_values import ManyValuesCommand
+from goose_ray.errors import ConfigError
+
+__all__ = ["replay"]
+
+_PATH = click.Path(exists=True, path_type=Path)
+
+
+@click.command(cls=ManyValuesCommand)
+@click.option(
+    "--recordings", "paths", type=_PATH, multiple=True, required=True, help="Folders or files of `goose record`."
+)
+@click.option("--policy", "policies", multiple=True, help="Tree policies; default: all, anisotropic first.")
+@click.option(
+    "--nodes",
+    multiple=True,
+    type=click.FloatRange(min=1),
+    default=(16, 32, 60),
+    show_default=True,
+    help="Nodes to verify per step on average, anchor included.",
+)
+@click.option("--subject", help="The policy to compare the others with; default: the first.")
+@click.option("--warm", default=0, show_default=True, type=click.IntRange(min=0), help="Replies of others first.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of order and bootstrap.")
+@click.option("--stop-token-id", "stop_ids", multiple=True, type=int, help="Token ids that no draft runs past.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the report.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def replay(
+    paths: tuple[Path, ...],
+    policies: tuple[str, ...],
+    nodes: tuple[float, ...],
+    subject: str | None,
+    warm: int,
+    seed: int,
+    stop_ids: tuple[int, ...],
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare policies on recorded replies at equal numbers of verified nodes.
+
+    For each policy the budget is sought at which it verifies the wanted nodes per step over the recordings; a policy
+    that cannot (a chain has no 60 candidates) takes what comes nearest, and is marked.
+
+    A recording's benchmark is its field `benchmark`, else its file's name up to `__` or to the id. Every benchmark
+    starts with nothing learned, or, with --warm N, after N replies of other benchmarks, the same for every policy.
+    Sessions (agentic_sessions, support_sessions) stand apart from the averages.
+
+    --out writes report.md with plots as PNG, and report.json, which is what --json prints.
+
+    \b
+    goose replay --recordings recordings --policy anisotropic goose chain --nodes 16 32 60
+    goose replay --recordings recordings --out report
+    """
+    from tqdm import tqdm
+
+    from goose.policies.registry import POLICIES
+    from goose_ray.bench.recordings import read_benchmarks
+    from goose_ray.bench.replay import ReplayPlan
+    from goose_ray.bench.replay_json import study_json, study_lines
+    from goose_ray.bench.replay_study import study
+
+    if out is not None:
+        try:
+            from goose_ray.bench.replay_report import write_report
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"--out needs {error.name}: pip install 'goose-ray[report]'") from error
+    benchmarks = read_benchmarks(paths, seed=seed)
+    plan = ReplayPlan(benchmarks=tuple(benchmarks), warm=warm, seed=seed, stop_token_ids=frozenset(stop_ids))
+    # A chain of one node is plain decoding: it has a tau of 1 at any budget.
+    chosen = policies or ("anisotropic", *(name for name in POLICIES if name not in ("anisotropic", "autoregressive")))
+    with tqdm(desc="replay", unit="run", disable=not sys.stderr.isatty()) as bar:
+
+        def count(what: str) -> None:
+            bar.set_postfix_str(what, refresh=False)
+            bar.update()
+
+        result = study(plan, list(dict.fromkeys(chosen)), list(dict.fromkeys(nodes)), subject=subject, on_run=count)
+    if out is not None:
+        write_report(result, out)
+    click.echo(json.dumps(study_json(result), indent=2) if as_json else study_lines(result))
