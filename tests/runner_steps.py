@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from goose.tree import IntArray, TokenTree
+from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.engine.step import ModelRunner, SequenceStep, StepBatch, StepOutput
 
@@ -47,6 +48,7 @@ class Part:
     output_position: int = 0
     harvest_chain: bool = False
     request_id: str = "r"
+    logit_rules: LogitRules | None = None
 
     @property
     def tree(self) -> TokenTree | None:
@@ -88,6 +90,7 @@ def build_step(parts: Sequence[Part], slots: IntArray, *, harvest_k: int = 0) ->
                 sampling=part.sampling,
                 output_position=part.output_position,
                 harvest_chain=part.harvest_chain,
+                logit_rules=part.logit_rules,
             )
         )
     return StepBatch(
