@@ -19,9 +19,10 @@ def read_arrays(path: Path, required: Sequence[str], optional: Sequence[str] = (
     Raises InvalidSnapshotError naming the path and what is wrong with it. Never unpickles.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise InvalidSnapshotError(f"{path} holds one array, not an archive with {', '.join(required)}")
+        file = np.load(path, allow_pickle=False)
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise InvalidSnapshotError(f"{path} holds one array, not an archive with {', '.join(required)}")
+        with file:
             missing = [name for name in required if name not in file]
             if missing:
                 found = ", ".join(sorted(file)) or "none"

@@ -96,7 +96,8 @@ def plot_acceptance(study: Study, wanted: float) -> Figure:
         axes.set(title=one.policy, xlabel="depth", xscale="log", ylim=(0, 1))
         axes.set_xticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+        if axes.lines:
+            axes.legend(fontsize="small")
     panels[0].set_ylabel("accepted / reached")
     return figure
 

@@ -34,7 +34,8 @@ the same for every policy.
 **tau** is committed tokens per step, bonus token included; macro tau is the mean over benchmarks. **Nodes** are those
 verified per step, anchor included, over all replies but sessions. **Budget** is what a policy was told to spend so that
 it verifies the wanted number; "no" under *reached* marks a policy that cannot. Brackets hold bootstrap 95 % intervals
-over replies; those of ratios are of the same replies under both policies."""
+over replies; those of ratios are of the same replies under both policies. A benchmark of a single reply adds nothing
+to their width."""
 
 
 def macro_table(study: Study, wanted: float) -> str:
