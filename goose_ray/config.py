@@ -36,6 +36,10 @@ class EngineConfig(BaseModel):
         default=None, ge=16, description="Longest prompt + output in tokens; default: the model's."
     )
     kv_cache_tokens: int = Field(default=32768, ge=64, description="KV slots in the pool, in tokens.")
+    prefix_cache: bool = Field(
+        default=True,
+        description="Keep the KV of past prompts and replies, until its room is needed, for requests that begin alike.",
+    )
     max_batch_rows: int = Field(default=512, ge=8, description="Rows (prefill and tree nodes) in one forward.")
     max_running_requests: int = Field(
         default=32, ge=1, description="Sequences in one batch; at most max_batch_rows are."

@@ -65,15 +65,13 @@ class GooseServer:
         """
         try:
             request = await self._to_request(call)
-            prompt: PromptInfo | None = PromptInfo(
-                len(request.prompt_token_ids), request.prompt_token_ids if call.return_prompt_token_ids else None
-            )
+            is_first = True
             async with aclosing(self._engine.generate(request)) as outputs:
                 async for output in outputs:
                     if output.finish_reason == "abort":
                         raise GooseRayError("the engine gave this request up; its log says why")
-                    yield _delta(output, prompt)
-                    prompt = None
+                    yield _delta(output, _prompt_info(call, request, output) if is_first else None)
+                    is_first = False
         except InvalidRequestError as error:
             yield Failure(_in_the_clients_words(error, call))
         except EngineDeadError as error:
@@ -177,6 +175,13 @@ def _cpus_of_this_node() -> int:
     """As Ray counts them, which knows the limits of a container."""
     node_id = ray.get_runtime_context().get_node_id()
     return next(int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["NodeID"] == node_id)
+
+
+def _prompt_info(call: GenerateCall, request: GenerationRequest, output: RequestOutput) -> PromptInfo:
+    token_ids = request.prompt_token_ids
+    return PromptInfo(
+        len(token_ids), token_ids if call.return_prompt_token_ids else None, num_cached=output.num_cached_tokens
+    )
 
 
 def _delta(output: RequestOutput, prompt: PromptInfo | None) -> Delta:

@@ -81,6 +81,8 @@ class FakeRunner:
         self._hash = np.zeros(num_slots, dtype=np.uint64)
         # request id -> committed tokens as far as this runner knows
         self._committed: dict[str, list[int]] = {}
+        # request id -> prompt tokens computed by the end of its last step
+        self._num_prefilled: dict[str, int] = {}
         self.num_steps = 0
         self.is_shut_down = False
         self.failure: Exception | None = None
@@ -117,11 +119,14 @@ class FakeRunner:
             array = getattr(batch, name)
             assert array.shape == (batch.num_rows,), name
             assert array.dtype == np.int64, name
-        owned = [batch.slots, *(step.context_slots for step in batch.sequences)]
-        slots = np.concatenate(owned)
-        assert len(np.unique(slots)) == len(slots), "a slot is used twice in one step"
-        assert slots.min() >= 0
-        assert slots.max() < self._spec.num_slots
+        assert len(np.unique(batch.slots)) == len(batch.slots), "a slot is written twice in one step"
+        assert batch.slots.min() >= 0
+        assert batch.slots.max() < self._spec.num_slots
+        for step in batch.sequences:
+            context = step.context_slots
+            assert len(np.unique(context)) == len(context), f"{step.request_id}: a slot is read twice"
+            # Sequences may share slots of what they have in common; none may write to them.
+            assert not np.isin(context, batch.slots).any(), f"{step.request_id}: its context is written to"
         ends = [0, *(step.row_end for step in batch.sequences)]
         assert [step.row_start for step in batch.sequences] == ends[:-1]
         assert ends[-1] == batch.num_rows
@@ -135,9 +140,11 @@ class FakeRunner:
         chain = batch.token_ids[step.row_start : step.row_start + step.num_chain].tolist()
         tokens = [*self._token[context].tolist(), *chain]
         if step.output_position == 0:
-            # A prompt, which no earlier request of the same id has a say in.
-            if not len(context):
+            # A prompt, which no earlier request of the same id has a say in: unless this goes on where the last step
+            # ended, it is another's, or it is computed again.
+            if len(context) != self._num_prefilled.get(step.request_id):
                 self._committed[step.request_id] = []
+            self._num_prefilled[step.request_id] = len(tokens)
             known = self._committed[step.request_id]
             assert tokens[: len(known)] == known[: len(tokens)], f"{step.request_id}: prompt"
             self._committed[step.request_id] = max(known, tokens, key=len)

@@ -47,6 +47,8 @@ class PromptInfo:
 
     num_tokens: int
     token_ids: tuple[int, ...] | None = None
+    # how many of its tokens were in the prefix cache
+    num_cached: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

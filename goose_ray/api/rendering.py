@@ -82,7 +82,9 @@ class Answer:
 
 def usage_of(answers: Sequence[Answer]) -> Usage:
     return Usage.of(
-        sum(answer.prompt.num_tokens for answer in answers), sum(len(answer.token_ids) for answer in answers)
+        sum(answer.prompt.num_tokens for answer in answers),
+        sum(len(answer.token_ids) for answer in answers),
+        cached_tokens=sum(answer.prompt.num_cached for answer in answers),
     )
 
 

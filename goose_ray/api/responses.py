@@ -22,6 +22,7 @@ __all__ = [
     "GooseStats",
     "ModelList",
     "ModelObject",
+    "PromptTokensDetails",
     "SourceCounts",
     "Usage",
 ]
@@ -34,19 +35,27 @@ class Reply(BaseModel):
         return self.model_dump_json(exclude_unset=True)
 
 
+class PromptTokensDetails(Reply):
+    """`cached_tokens` of the prompt were in the prefix cache."""
+
+    cached_tokens: int
+
+
 class Usage(Reply):
     """`completion_tokens` counts delivered tokens."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
 
     @classmethod
-    def of(cls, prompt_tokens: int, completion_tokens: int) -> "Usage":
+    def of(cls, prompt_tokens: int, completion_tokens: int, *, cached_tokens: int) -> "Usage":
         return cls(
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
         )
 
 

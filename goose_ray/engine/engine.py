@@ -16,7 +16,7 @@ from goose_ray.engine.admission import AdmissionRules
 from goose_ray.engine.batch import build_batch, harvest_of, kept_rows, num_rows
 from goose_ray.engine.delivery import Delivery, OutputStream
 from goose_ray.engine.drafting import BatchSpeculator, Drafting
-from goose_ray.engine.kv_cache import SlotAllocator
+from goose_ray.engine.kv_memory import KVMemory
 from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.request import FinishReason, GenerationRequest, RequestOutput
 from goose_ray.engine.scheduler import Schedule, Scheduler
@@ -62,9 +62,9 @@ class Engine:
             num_slots=spec.num_slots,
         )
         self._drafting = Drafting(speculator, spec.vocab_size)
-        self._allocator = SlotAllocator(spec.num_slots)
+        self._memory = KVMemory(spec.num_slots, prefix_cache=config.prefix_cache)
         self._scheduler = Scheduler(
-            self._allocator,
+            self._memory,
             max_batch_rows=config.max_batch_rows,
             max_running_requests=config.max_running_requests,
             budget=config.budget,
@@ -103,8 +103,8 @@ class Engine:
         return self._stats.snapshot(
             running=self._scheduler.num_running,
             waiting=self._scheduler.num_waiting,
-            slots_used=self._allocator.num_used,
-            slots_total=self._allocator.num_slots,
+            slots_used=self._memory.num_used,
+            slots_total=self._memory.num_slots,
         )
 
     def acceptance(self) -> AcceptanceTable:
@@ -121,11 +121,8 @@ class Engine:
         self._runner.shutdown()
 
     def check_integrity(self) -> None:
-        """Raises RuntimeError if, between steps, a slot is neither free nor some sequence's context."""
-        self._allocator.check_integrity()
-        in_context = sum(sequence.num_computed for sequence in self._sequences.values())
-        if in_context != self._allocator.num_used:
-            raise RuntimeError(f"{self._allocator.num_used} KV slots are used, {in_context} are in a context")
+        """Raises RuntimeError if, between steps, a slot is neither free, nor cached, nor in a sequence's context."""
+        self._memory.check_integrity(self._sequences.values())
         if self._scheduler.num_requests != len(self._sequences):
             raise RuntimeError(f"{self._scheduler.num_requests} of {len(self._sequences)} requests are scheduled")
 
@@ -193,6 +190,8 @@ class Engine:
         if not schedule.sequences:
             raise RuntimeError(f"nothing could be scheduled of {self._scheduler.num_requests} requests")
         self._stats.num_preemptions += len(schedule.preempted)
+        for entry in schedule.sequences:
+            self._stats.record_admission(entry.sequence)
         return schedule
 
     def _draft(self, schedule: Schedule) -> list[TokenTree | None]:
@@ -203,7 +202,7 @@ class Engine:
         return [next(proposed) if entry.has_tree else None for entry in schedule.sequences]
 
     def _batch(self, schedule: Schedule, trees: Sequence[TokenTree | None]) -> StepBatch:
-        slots = self._allocator.allocate(num_rows(schedule.sequences, trees))
+        slots = self._memory.allocate(num_rows(schedule.sequences, trees))
         return build_batch(
             schedule.sequences,
             trees,
@@ -232,7 +231,7 @@ class Engine:
         self, schedule: Schedule, batch: StepBatch, result: StepOutput, deliveries: Sequence[Delivery | None]
     ) -> list[RequestOutput]:
         keep = kept_rows(batch, result.paths)
-        self._allocator.free(batch.slots[~keep])
+        self._memory.free(batch.slots[~keep])
         harvest = None
         if result.harvest is not None:
             harvest = harvest_of(batch, schedule.sequences, result.harvest, keep)
@@ -247,6 +246,8 @@ class Engine:
             if step.tree is not None and path is not None and delivery is not None:
                 outcomes.append(entry.sequence.commit(step.tree, path, delivery.num_committed))
                 advanced.append((entry.sequence, delivery))
+            if step.num_chain > 1:
+                self._memory.publish(entry.sequence)
         counts = self._drafting.observe(outcomes, harvest)
         now_s = self._clock()
         outputs = []
@@ -298,4 +299,5 @@ def _output(sequence: SequenceState, delivery: Delivery) -> RequestOutput:
         finish_reason=delivery.finish_reason,
         stop_reason=delivery.stop_reason,
         stats=sequence.stats(num_withdrawn=delivery.num_withdrawn),
+        num_cached_tokens=sequence.num_cached or 0,
     )

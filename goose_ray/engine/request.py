@@ -61,3 +61,5 @@ class RequestOutput:
     # the stop string or stop token id that ended it, if one did
     stop_reason: str | int | None
     stats: SpeculationStats
+    # prompt tokens that were in the prefix cache when the request was admitted
+    num_cached_tokens: int

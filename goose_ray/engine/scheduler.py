@@ -16,7 +16,7 @@ Knows nothing about tokens, trees or the model.
 from collections import deque
 from dataclasses import dataclass
 
-from goose_ray.engine.kv_cache import SlotAllocator
+from goose_ray.engine.kv_memory import KVMemory
 from goose_ray.engine.sequence import SequenceState, SequenceStatus
 
 __all__ = ["Schedule", "ScheduledSequence", "Scheduler"]
@@ -42,15 +42,14 @@ class Schedule:
 
 
 class Scheduler:
-    """First come, first served. Frees slots of the sequences it preempts or removes, allocates none.
+    """First come, first served. Attaches cached prefixes on admission, releases the slots of the sequences it preempts
+    or removes, allocates none.
 
     `budget` is the number of nodes a sequence's tree usually asks for, anchor included.
     """
 
-    def __init__(
-        self, allocator: SlotAllocator, *, max_batch_rows: int, max_running_requests: int, budget: int
-    ) -> None:
-        self._allocator = allocator
+    def __init__(self, memory: KVMemory, *, max_batch_rows: int, max_running_requests: int, budget: int) -> None:
+        self._memory = memory
         self._max_batch_rows = max_batch_rows
         self._max_running = max_running_requests
         self._budget = budget
@@ -93,12 +92,11 @@ class Scheduler:
             if num_chain:
                 scheduled.append(ScheduledSequence(sequence, num_chain, num_chain == sequence.num_uncomputed))
             rows, allowance = rows - num_chain, allowance - num_chain
-        while allowance and self._can_admit():
-            sequence = self._admit()
-            num_chain = min(sequence.num_uncomputed, allowance)
-            scheduled.append(ScheduledSequence(sequence, num_chain, num_chain == sequence.num_uncomputed))
+        while allowance and (admitted := self._admit()):
+            num_chain = min(admitted.num_uncomputed, allowance)
+            scheduled.append(ScheduledSequence(admitted, num_chain, num_chain == admitted.num_uncomputed))
             rows, allowance = rows - num_chain, allowance - num_chain
-        max_draft_nodes = min(rows, self._allocator.num_free - self._num_claimed())
+        max_draft_nodes = min(rows, self._memory.num_available - self._num_claimed())
         return Schedule(tuple(scheduled), max_draft_nodes, preempted)
 
     def _num_claimed(self) -> int:
@@ -107,32 +105,34 @@ class Scheduler:
 
     def _make_room(self) -> tuple[SequenceState, ...]:
         preempted: list[SequenceState] = []
-        while self._num_claimed() > self._allocator.num_free:
+        while self._num_claimed() > self._memory.num_available:
             sequence = self._running.pop()
             self._release(sequence, SequenceStatus.WAITING)
             self._waiting.appendleft(sequence)
             preempted.append(sequence)
         return tuple(preempted)
 
-    def _can_admit(self) -> bool:
-        """Whether the first waiting sequence fits with room to spare.
+    def _admit(self) -> SequenceState | None:
+        """Moves the first waiting sequence to the running ones if it fits with room to spare.
 
         To spare is what all would commit if a whole tree of each were accepted, lest the newcomer be preempted at
         once. Alone, that is never more than prompt + max_tokens.
         """
         if not self._waiting or len(self._running) >= self._max_running:
-            return False
+            return None
         first = self._waiting[0]
+        # Attached before it is measured: what it shares is then neither claimed nor available. If it has to wait, what
+        # it would share counts as just used, and so is still there when its turn comes.
+        self._memory.attach(first)
         growth = sum(min(self._budget, sequence.num_remaining) for sequence in (*self._running, first))
-        return self._num_claimed() + first.num_uncomputed + growth <= self._allocator.num_free
-
-    def _admit(self) -> SequenceState:
-        sequence = self._waiting.popleft()
-        sequence.status = SequenceStatus.RUNNING
-        self._running.append(sequence)
-        return sequence
+        if self._num_claimed() + first.num_uncomputed + growth > self._memory.num_available:
+            self._memory.release(first)
+            return None
+        self._waiting.popleft()
+        first.status = SequenceStatus.RUNNING
+        self._running.append(first)
+        return first
 
     def _release(self, sequence: SequenceState, status: SequenceStatus) -> None:
-        self._allocator.free(sequence.context_slots.view())
-        sequence.context_slots.clear()
+        self._memory.release(sequence)
         sequence.status = status

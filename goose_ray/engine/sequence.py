@@ -14,6 +14,7 @@ from goose.tree import IntArray, TokenTree
 from goose.verify import VerifiedPath
 from goose_ray.engine.delivery import OutputStream
 from goose_ray.engine.logit_rules import LogitRules
+from goose_ray.engine.prefix_cache import Pin
 from goose_ray.engine.request import GenerationRequest, SourceStats, SpeculationStats
 
 __all__ = ["IntBuffer", "SequenceState", "SequenceStatus"]
@@ -47,6 +48,10 @@ class IntBuffer:
         self._array[self._size : size] = values
         self._size = size
 
+    def overwrite(self, start: int, values: IntArray) -> None:
+        """Replaces the values from `start` on, within the size. Views show it."""
+        self.view(start)[: len(values)] = values
+
     def clear(self) -> None:
         self._array, self._size = np.empty(0, dtype=np.int64), 0
 
@@ -67,11 +72,13 @@ class SequenceState:
         "by_source",
         "context_slots",
         "last_token_s",
+        "num_cached",
         "num_drafted",
         "num_harvested",
         "num_prompt",
         "num_steps",
         "output",
+        "prefix",
         "request",
         "request_id",
         "sampling",
@@ -98,6 +105,10 @@ class SequenceState:
         self.num_prompt = len(request.prompt_token_ids)
         # slots of the tokens that are computed, in position order
         self.context_slots = IntBuffer()
+        # the first of those slots belong to the prefix cache, as many as this pin holds; None: nothing is attached
+        self.prefix: Pin | None = None
+        # prompt tokens found in the prefix cache when it was first admitted; None: it was not yet
+        self.num_cached: int | None = None
         # positions before this one were harvested once; a recomputed prefix need not be again
         self.num_harvested = 0
         # forwards in which it had a tree

@@ -70,11 +70,15 @@ class EngineStats:
 
     num_requests_running: int = 0
     num_requests_waiting: int = 0
+    # those that running sequences hold; cached prefixes that nobody uses are not among them
     kv_slots_used: int = 0
     kv_slots_total: int = 0
-    # tokens delivered, and prompt tokens of requests whose prompt has been computed
+    # tokens delivered, and prompt tokens of requests whose prompt has been computed, in part or whole by an earlier one
     generation_tokens: int = 0
     prompt_tokens: int = 0
+    # prompt tokens of admitted requests, and how many of them were in the prefix cache; recomputation not counted
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
     # trees with at least one draft node, their draft nodes, and how many of those were committed
     num_drafts: int = 0
     num_draft_tokens: int = 0

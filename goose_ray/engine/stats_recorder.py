@@ -28,6 +28,8 @@ class StatsRecorder:
     def __init__(self) -> None:
         self.generation_tokens = 0
         self.prompt_tokens = 0
+        self.prefix_cache_queries = 0
+        self.prefix_cache_hits = 0
         self.num_drafts = 0
         self.num_draft_tokens = 0
         self.num_accepted_tokens = 0
@@ -47,6 +49,15 @@ class StatsRecorder:
         self.num_steps += 1
         self.num_rows += num_rows
         self.forward_seconds += forward_s
+
+    def record_admission(self, sequence: SequenceState) -> None:
+        """Of a sequence in the batch; counts its prompt once, however often it is admitted again."""
+        if sequence.num_cached is not None:
+            return
+        sequence.num_cached = sequence.num_computed
+        if sequence.prefix is not None:
+            self.prefix_cache_queries += sequence.num_prompt
+            self.prefix_cache_hits += sequence.num_cached
 
     def record_tree(self, num_draft_nodes: int, num_accepted: int, by_source: Mapping[str, tuple[int, int]]) -> None:
         """One verified tree; `by_source` has (attempted, accepted) of each source that had a part in it."""
@@ -88,6 +99,8 @@ class StatsRecorder:
             kv_slots_total=slots_total,
             generation_tokens=self.generation_tokens,
             prompt_tokens=self.prompt_tokens,
+            prefix_cache_queries=self.prefix_cache_queries,
+            prefix_cache_hits=self.prefix_cache_hits,
             num_drafts=self.num_drafts,
             num_draft_tokens=self.num_draft_tokens,
             num_accepted_tokens=self.num_accepted_tokens,

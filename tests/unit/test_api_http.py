@@ -27,7 +27,7 @@ STATS = SpeculationStats(
 )
 # two steps: "Hé" in one, "llo" in the other
 SCRIPT: list[Delta | Exception] = [
-    Delta(text="Hé", token_ids=(1, 2), prompt=PromptInfo(3, (7, 8, 9))),
+    Delta(text="Hé", token_ids=(1, 2), prompt=PromptInfo(3, (7, 8, 9), num_cached=2)),
     Delta(text="llo", token_ids=(3, 4, 5), finish_reason="stop", stop_reason="END", stats=STATS),
 ]
 
@@ -108,7 +108,12 @@ class TestChat:
         (choice,) = answer["choices"]
         assert choice["message"] == {"role": "assistant", "content": "Héllo"}
         assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "END")
-        assert answer["usage"] == {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
+        assert answer["usage"] == {
+            "prompt_tokens": 3,
+            "completion_tokens": 5,
+            "total_tokens": 8,
+            "prompt_tokens_details": {"cached_tokens": 2},
+        }
         assert "goose" not in answer
         assert "token_ids" not in choice
 
@@ -171,7 +176,12 @@ class TestCompletion:
         answer = post(backend, "/v1/completions", body).json()
         assert [(choice["index"], choice["text"]) for choice in answer["choices"]] == [(0, "Héllo"), (1, "Héllo")]
         assert answer["choices"][1]["prompt_token_ids"] == [7, 8, 9]
-        assert answer["usage"] == {"prompt_tokens": 6, "completion_tokens": 10, "total_tokens": 16}
+        assert answer["usage"] == {
+            "prompt_tokens": 6,
+            "completion_tokens": 10,
+            "total_tokens": 16,
+            "prompt_tokens_details": {"cached_tokens": 4},
+        }
         assert answer["goose"]["steps"] == 4
         assert [call.prompt for call in backend.calls] == ["a", "b"]
 
