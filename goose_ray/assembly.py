@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from goose.errors import UnknownNameError
+from goose.errors import InvalidSnapshotError, UnknownNameError
+from goose.policies.registry import POLICIES, calibrated
 from goose.speculator import Speculator
 from goose_ray.config import EngineConfig, GooseConfig
 from goose_ray.engine.engine import Engine
@@ -85,6 +86,9 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 def _speculator(config: EngineConfig) -> Speculator:
     try:
-        return Speculator(policy=config.policy, budget=config.budget, harvest_k=config.harvest_k)
+        builders = POLICIES if config.calibration is None else calibrated(config.calibration)
+        return Speculator(policy=config.policy, budget=config.budget, harvest_k=config.harvest_k, builders=builders)
     except UnknownNameError as error:
         raise ConfigError(f"engine.policy: {error}") from error
+    except InvalidSnapshotError as error:
+        raise ConfigError(f"engine.calibration: {error}; name a file that `goose calibrate` wrote") from error

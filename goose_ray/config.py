@@ -6,7 +6,7 @@ The only module that reads the environment. Knows nothing about how the options 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -49,7 +49,15 @@ class EngineConfig(BaseModel):
         default="goose",
         description="Tree policy: anisotropic, autoregressive, balanced, chain, goose, recycling or suffix.",
     )
-    budget: int = Field(default=60, ge=1, description="Nodes verified per sequence and step, anchor included.")
+    budget: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        default=60,
+        description="Nodes verified per sequence and step, anchor included; auto: in each step as many, over the whole "
+        "batch, as give the most tokens a second (policy anisotropic; 60 with others).",
+    )
+    calibration: Path | None = Field(
+        default=None,
+        description="File of `goose calibrate`, on every node, that anisotropic starts from; default: its own prior.",
+    )
     harvest_k: int = Field(default=10, ge=1, le=64, description="Successors kept per harvested position.")
     num_threads: int | None = Field(
         default=None, ge=1, description="CPU threads of a forward; default: see `replicas_per_node`."

@@ -1,6 +1,6 @@
 """Fits the weights that the model starts with: recorded replies, replayed a few times with falling steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,19 +11,29 @@ from goose.replay import Recording, replay
 from goose.sources.registry import SourceSet
 from goose.speculator import Speculator
 
-__all__ = ["fit"]
+__all__ = ["NUM_PASSES", "fit"]
 
 # Learning rate of each pass.
 _RATES = (0.2, 0.2, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05)
+NUM_PASSES = len(_RATES)
 
 
-def fit(recordings: Sequence[Recording], *, stop_token_ids: frozenset[int], budget: int = 16, seed: int = 0) -> Weights:
-    """Starts from nothing. Each pass starts with empty memory and its own order, so that nothing is learned by heart.
+def fit(
+    recordings: Sequence[Recording],
+    *,
+    stop_token_ids: frozenset[int],
+    budget: int = 16,
+    seed: int = 0,
+    start: Weights | None = None,
+    on_reply: Callable[[], object] = lambda: None,
+) -> Weights:
+    """Starts from `start`, by default from nothing. Each pass starts with empty memory and its own order, so that
+    nothing is learned by heart. `on_reply` is called `NUM_PASSES` times a recording.
 
     Squared gradients are halved after each pass: at the end they stand for about one pass, and the weights still
     follow a target that differs from the recorded one.
     """
-    weights, order = Weights.zero(), np.random.default_rng(seed)
+    weights, order = start or Weights.zero(), np.random.default_rng(seed)
     for rate in _RATES:
         policies: list[AnisotropicPolicy] = []
 
@@ -39,6 +49,7 @@ def fit(recordings: Sequence[Recording], *, stop_token_ids: frozenset[int], budg
         speculator = Speculator(policy="anisotropic", budget=budget, builders={"anisotropic": build})
         for number in order.permutation(len(recordings)).tolist():
             replay(recordings[number], speculator, stop_token_ids=stop_token_ids)
+            on_reply()
         learned = policies[0].weights
         weights = Weights(learned.values, learned.squares / 2)
     return weights

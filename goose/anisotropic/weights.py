@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from goose.anisotropic.features import NUM_WEIGHTS
 from goose.errors import InvalidSnapshotError
+from goose.npz import read_arrays
 
 __all__ = ["Weights"]
 
@@ -41,12 +42,19 @@ class Weights:
 
     @classmethod
     def load(cls, path: Path) -> "Weights":
-        """Raises InvalidSnapshotError if the file holds weights of another feature table."""
-        with np.load(path, allow_pickle=False) as arrays:
-            values, squares = arrays["values"].astype(np.float64), arrays["squares"].astype(np.float64)
-        if values.shape != (NUM_WEIGHTS,) or squares.shape != (NUM_WEIGHTS,):
-            raise InvalidSnapshotError(f"{path} holds {values.shape} weights, not ({NUM_WEIGHTS},)")
-        return cls(values, squares)
+        """Raises InvalidSnapshotError if the file cannot be read or holds weights of another feature table."""
+        arrays = read_arrays(path, ("values", "squares"))
+        for name, array in arrays.items():
+            if array.shape != (NUM_WEIGHTS,) or array.dtype.kind != "f":
+                raise InvalidSnapshotError(
+                    f"{path}: {name} must be {NUM_WEIGHTS} weights, not {array.dtype} of shape {array.shape}; it was "
+                    "written by another version or is something else"
+                )
+            if not np.isfinite(array).all():
+                raise InvalidSnapshotError(f"{path}: {name} must be finite numbers")
+        if (arrays["squares"] < 0).any():
+            raise InvalidSnapshotError(f"{path}: squares must not be negative")
+        return cls(arrays["values"].astype(np.float64), arrays["squares"].astype(np.float64))
 
     def save(self, path: Path) -> None:
         """Single precision: finer than what a few thousand steps can tell."""

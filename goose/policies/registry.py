@@ -1,6 +1,7 @@
 """The tree policies by name. One line a policy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from goose.policies.autoregressive import AutoregressivePolicy
 from goose.policies.balanced import BalancedPolicy
@@ -11,7 +12,7 @@ from goose.policies.recycling import RecyclingPolicy
 from goose.policies.suffix import SuffixPolicy
 from goose.sources.registry import SourceSet
 
-__all__ = ["POLICIES", "PolicyBuilder"]
+__all__ = ["POLICIES", "PolicyBuilder", "calibrated"]
 
 PolicyBuilder = Callable[[SourceSet], TreePolicy]
 
@@ -32,3 +33,20 @@ POLICIES: dict[str, PolicyBuilder] = {
     "recycling": RecyclingPolicy,
     "suffix": SuffixPolicy,
 }
+
+
+def calibrated(path: Path) -> Mapping[str, PolicyBuilder]:
+    """The policies, of which `anisotropic` starts from the weights of a file that `Weights.save` wrote.
+
+    Raises InvalidSnapshotError naming the path if it is missing or something else.
+    """
+    from goose.anisotropic.weights import Weights
+
+    weights = Weights.load(path)
+
+    def build(sources: SourceSet) -> TreePolicy:
+        from goose.policies.anisotropic import AnisotropicPolicy
+
+        return AnisotropicPolicy(sources, weights=weights)
+
+    return {**POLICIES, "anisotropic": build}

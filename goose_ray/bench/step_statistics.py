@@ -49,6 +49,8 @@ class StepStatistics:
     """A `goose_ray.bench.replay.StepLog`. `trees` is a uniform sample of the steps with at least three draft nodes."""
 
     seed: int = 0
+    # without, steps of sessions are not counted
+    with_sessions: bool = False
     acceptance: AcceptanceTable = field(default_factory=lambda: AcceptanceTable(SOURCE_NAMES))
     shape: ShapeCounts = field(default_factory=ShapeCounts)
     trees: list[SampledTree] = field(default_factory=list)
@@ -61,8 +63,7 @@ class StepStatistics:
         self._rng = np.random.default_rng(self.seed)
 
     def observe(self, benchmark: Benchmark, tree: TokenTree, accepted_nodes: IntArray) -> None:
-        """Sessions stand apart and are not counted here."""
-        if benchmark.is_session:
+        if benchmark.is_session and not self.with_sessions:
             return
         self.acceptance.observe(tree, accepted_nodes)
         on_path = np.zeros(tree.num_nodes, dtype=np.bool_)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from goose_ray.cli.bench import bench
+from goose_ray.cli.calibrate import calibrate
 from goose_ray.cli.model import model
 from goose_ray.cli.record import record
 from goose_ray.cli.replay import replay
@@ -35,5 +36,6 @@ def main() -> None:
 
 main.add_command(model)
 main.add_command(bench)
+main.add_command(calibrate)
 main.add_command(record)
 main.add_command(replay)
