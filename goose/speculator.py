@@ -15,6 +15,7 @@ from goose.policies.base import TreePolicy
 from goose.policies.registry import POLICIES, PolicyBuilder
 from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.sources.registry import SOURCE_NAMES, SOURCES, SourceSet
+from goose.sources.suffix import DEFAULT_POOL_TOKENS
 from goose.tree import FloatArray, IntArray, TokenTree, TreeBatch
 
 __all__ = ["AUTOMATIC_NODES", "Speculator"]
@@ -35,7 +36,8 @@ class Speculator:
     `policy` and `budget` (nodes a sequence and step, anchor included) hold for requests that name none of their own.
     Without a budget (None) it is automatic: policies that can take in each step the nodes that give the most tokens a
     second by `propose`'s `step_seconds`; the others, and all without it, have AUTOMATIC_NODES. `harvest_k` is how many
-    successors a harvested row is worth keeping. `builders` are the policies by name, by default the registered ones.
+    successors a harvested row is worth keeping, `pool_tokens` how much of past outputs the source `pool` keeps.
+    `builders` are the policies by name, by default the registered ones.
     """
 
     def __init__(
@@ -44,13 +46,16 @@ class Speculator:
         policy: str = "goose",
         budget: int | None = AUTOMATIC_NODES,
         harvest_k: int = 10,
+        pool_tokens: int = DEFAULT_POOL_TOKENS,
         builders: Mapping[str, PolicyBuilder] = POLICIES,
     ) -> None:
         if budget is not None and budget < 1:
             raise ValueError(f"budget must be at least 1 (the anchor), not {budget}")
         if harvest_k < 1:
             raise ValueError(f"harvest_k must be at least 1, not {harvest_k}")
-        self._sources = SourceSet(harvest_k=harvest_k)
+        if pool_tokens < 0:
+            raise ValueError(f"pool_tokens must be at least 0, not {pool_tokens}")
+        self._sources = SourceSet(harvest_k=harvest_k, pool_tokens=pool_tokens)
         self._builders = builders
         # Built when first asked for, because one may compile and set memory aside; the default policy now.
         self._policies: dict[str, TreePolicy] = {}

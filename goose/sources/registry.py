@@ -7,7 +7,7 @@ from typing import TypeVar
 from goose.errors import UnknownNameError
 from goose.sources.base import DraftSource
 from goose.sources.context import ContextMatcher
-from goose.sources.suffix import SuffixPool
+from goose.sources.suffix import DEFAULT_POOL_TOKENS, SuffixPool
 from goose.sources.transitions import TransitionTable
 
 __all__ = ["SOURCES", "SOURCE_NAMES", "SourceSet", "SourceSettings"]
@@ -39,7 +39,7 @@ SourceT = TypeVar("SourceT")
 class SourceSet:
     """One instance of every registered source."""
 
-    def __init__(self, *, harvest_k: int, pool_tokens: int = 65536) -> None:
+    def __init__(self, *, harvest_k: int, pool_tokens: int = DEFAULT_POOL_TOKENS) -> None:
         settings = SourceSettings(harvest_k=harvest_k, pool_tokens=pool_tokens)
         self._sources = {name: build(settings) for name, build in SOURCES.items()}
         self._bits = {name: 1 << number for number, name in enumerate(SOURCE_NAMES)}

@@ -22,8 +22,10 @@ from goose.sources.continuations import CountedTrie
 from goose.sources.text_index import INDEXED_LENGTHS, TextIndex
 from goose.tree import IntArray
 
-__all__ = ["MAX_MATCH_LENGTH", "SuffixMatch", "SuffixPool"]
+__all__ = ["DEFAULT_POOL_TOKENS", "MAX_MATCH_LENGTH", "SuffixMatch", "SuffixPool"]
 
+# Of past outputs, at up to half a kilobyte each.
+DEFAULT_POOL_TOKENS = 65536
 # Tokens compared to tell how long a match is.
 MAX_MATCH_LENGTH = 64
 # Latest occurrences of a pattern that are read and counted.
@@ -60,7 +62,7 @@ class SuffixPool:
     feature_names = ("match_length", "num_occurrences", "depth")
     harvest_k = 0
 
-    def __init__(self, *, max_tokens: int = 65536, max_occurrences: int = _MAX_OCCURRENCES) -> None:
+    def __init__(self, *, max_tokens: int = DEFAULT_POOL_TOKENS, max_occurrences: int = _MAX_OCCURRENCES) -> None:
         if max_tokens < 0:
             raise ValueError(f"max_tokens must be at least 0, not {max_tokens}")
         self._max_tokens = max_tokens
