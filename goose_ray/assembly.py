@@ -87,7 +87,13 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
 def _speculator(config: EngineConfig) -> Speculator:
     try:
         builders = POLICIES if config.calibration is None else calibrated(config.calibration)
-        return Speculator(policy=config.policy, budget=config.budget, harvest_k=config.harvest_k, builders=builders)
+        return Speculator(
+            policy=config.policy,
+            budget=config.budget,
+            harvest_k=config.harvest_k,
+            pool_tokens=config.pool_tokens,
+            builders=builders,
+        )
     except UnknownNameError as error:
         raise ConfigError(f"engine.policy: {error}") from error
     except InvalidSnapshotError as error:

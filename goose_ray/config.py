@@ -59,6 +59,9 @@ class EngineConfig(BaseModel):
         description="File of `goose calibrate`, on every node, that anisotropic starts from; default: its own prior.",
     )
     harvest_k: int = Field(default=10, ge=1, le=64, description="Successors kept per harvested position.")
+    pool_tokens: int = Field(
+        default=65536, ge=0, description="Past outputs kept for the policy suffix, in tokens; the oldest leave first."
+    )
     num_threads: int | None = Field(
         default=None, ge=1, description="CPU threads of a forward; default: see `replicas_per_node`."
     )
