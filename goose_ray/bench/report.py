@@ -5,34 +5,42 @@ from dataclasses import asdict
 from typing import Any
 
 from goose_ray.bench.exact import Check, Difference
-from goose_ray.bench.tau import BenchmarkTau, Part, macro_tau
+from goose_ray.bench.tau import BenchmarkTau, Part, compared, macro_tau
 
 __all__ = ["exact_json", "exact_lines", "tau_json", "tau_table"]
 
 
 def tau_json(policy: str, budget: int, benchmarks: Sequence[BenchmarkTau]) -> dict[str, Any]:
-    """`accepted_by_source` counts draft tokens by who proposed them; one that two sources proposed counts for both."""
+    """The means leave out `sessions`, which stand among the benchmarks all the same, unless there is nothing else.
+
+    `accepted_by_source` counts draft tokens by who proposed them; one that two sources proposed counts for both.
+    """
+    others = compared(benchmarks)
     return {
         "policy": policy,
         "budget": budget,
-        "macro_tau": round(macro_tau(benchmarks), 4),
+        "macro_tau": _rounded(macro_tau(benchmarks)),
+        "macro_tau_natural": _rounded(macro_tau(benchmarks, "natural")),
+        "macro_tau_repetitive": _rounded(macro_tau(benchmarks, "repetitive")),
+        "sessions": [benchmark.name for benchmark in benchmarks if benchmark not in others],
         "benchmarks": {benchmark.name: _benchmark_json(benchmark) for benchmark in benchmarks},
     }
 
 
 def tau_table(policy: str, budget: int, benchmarks: Sequence[BenchmarkTau]) -> str:
-    """Columns of fixed width, one line a benchmark and one for the mean."""
+    """Columns of fixed width, one line a benchmark and one for the mean; below it the sessions."""
     width = max(len("benchmark"), *(len(benchmark.name) for benchmark in benchmarks))
     columns = f"{'tau':>6}  {'natural':>7}  {'repet.':>6}  {'nodes':>6}  {'tokens':>7}  {'steps':>6}  exact"
     lines = [f"policy {policy}, budget {budget}", f"{'benchmark':{width}}  {columns}"]
-    for benchmark in benchmarks:
-        exact = "yes" if benchmark.exact else f"no: {', '.join(benchmark.inexact)}"
-        lines.append(
-            f"{benchmark.name:{width}}  {benchmark.total.tau:6.2f}  {_tau_or_dash(benchmark.natural):>7}  "
-            f"{_tau_or_dash(benchmark.repetitive):>6}  {benchmark.nodes_per_step:6.1f}  {benchmark.total.tokens:7}  "
-            f"{benchmark.total.steps:6}  {exact}"
-        )
-    lines.append(f"{'mean':{width}}  {macro_tau(benchmarks):6.2f}")
+    others = compared(benchmarks)
+    lines += [_tau_line(benchmark, width) for benchmark in others]
+    lines.append(
+        f"{'mean':{width}}  {_tau_or_dash(macro_tau(benchmarks)):>6}  "
+        f"{_tau_or_dash(macro_tau(benchmarks, 'natural')):>7}  {_tau_or_dash(macro_tau(benchmarks, 'repetitive')):>6}"
+    )
+    sessions = [benchmark for benchmark in benchmarks if benchmark not in others]
+    if sessions:
+        lines += ["sessions, not in the mean", *(_tau_line(benchmark, width) for benchmark in sessions)]
     cut = {benchmark.name: benchmark.num_cut for benchmark in benchmarks if benchmark.num_cut}
     if cut:
         lines.append("prompts too long for the context, cut in the middle: " + str(cut))
@@ -83,5 +91,19 @@ def _part_json(part: Part) -> dict[str, Any]:
     return {"tau": round(part.tau, 4), "requests": part.requests, "tokens": part.tokens, "steps": part.steps}
 
 
-def _tau_or_dash(part: Part) -> str:
-    return f"{part.tau:.2f}" if part.steps else "-"
+def _tau_line(benchmark: BenchmarkTau, width: int) -> str:
+    exact = "yes" if benchmark.exact else f"no: {', '.join(benchmark.inexact)}"
+    taus = [part.tau if part.steps else None for part in (benchmark.total, benchmark.natural, benchmark.repetitive)]
+    total, natural, repetitive = map(_tau_or_dash, taus)
+    return (
+        f"{benchmark.name:{width}}  {total:>6}  {natural:>7}  {repetitive:>6}  {benchmark.nodes_per_step:6.1f}  "
+        f"{benchmark.total.tokens:7}  {benchmark.total.steps:6}  {exact}"
+    )
+
+
+def _tau_or_dash(tau: float | None) -> str:
+    return "-" if tau is None else f"{tau:.2f}"
+
+
+def _rounded(tau: float | None) -> float | None:
+    return None if tau is None else round(tau, 4)

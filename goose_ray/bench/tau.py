@@ -3,11 +3,13 @@
 Knows neither files' formats nor how results are shown.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from goose_ray.assembly import ReplicaParts, new_engine
 from goose_ray.bench.prompts import PromptFile
+from goose_ray.bench.recordings import is_session
 from goose_ray.bench.references import ReferenceStore
 from goose_ray.bench.repetition import is_repetitive
 from goose_ray.bench.replies import Reply, Session, greedy, hold
@@ -15,7 +17,9 @@ from goose_ray.config import EngineConfig
 from goose_ray.engine.request import SourceStats
 from goose_ray.engine.stats import add_sources
 
-__all__ = ["BenchmarkTau", "Part", "TauRun", "macro_tau"]
+__all__ = ["BenchmarkTau", "Part", "PartName", "TauRun", "compared", "macro_tau"]
+
+PartName = Literal["total", "natural", "repetitive"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +98,16 @@ class TauRun:
         return _summary(prompts.name, replies, inexact)
 
 
-def macro_tau(benchmarks: Iterable[BenchmarkTau]) -> float:
-    """The mean over benchmarks, each of equal weight."""
-    taus = [benchmark.total.tau for benchmark in benchmarks]
-    return sum(taus) / len(taus) if taus else 0.0
+def compared(benchmarks: Sequence[BenchmarkTau]) -> Sequence[BenchmarkTau]:
+    """The benchmarks that means are of: sessions stand apart, unless there is nothing else."""
+    return [benchmark for benchmark in benchmarks if not is_session(benchmark.name)] or benchmarks
+
+
+def macro_tau(benchmarks: Sequence[BenchmarkTau], part: PartName = "total") -> float | None:
+    """The mean over the compared benchmarks that have such replies, each of equal weight; None if none has."""
+    parts: list[Part] = [getattr(benchmark, part) for benchmark in compared(benchmarks)]
+    taus = [own.tau for own in parts if own.steps]
+    return sum(taus) / len(taus) if taus else None
 
 
 def _summary(name: str, replies: Sequence[Reply], inexact: Sequence[str]) -> BenchmarkTau:

@@ -167,13 +167,44 @@ def benchmark(name: str, tokens: int, steps: int) -> BenchmarkTau:
 
 def test_macro_tau_weighs_benchmarks_alike() -> None:
     assert macro_tau([benchmark("a", 10, 5), benchmark("b", 400, 100)]) == 3.0
+    assert macro_tau([]) is None
+
+
+def test_natural_and_repetitive_replies_have_means_of_their_own() -> None:
+    both = replace(benchmark("a", 30, 10), natural=Part(1, 10, 5), repetitive=Part(1, 20, 5))
+    natural = replace(benchmark("b", 10, 10), natural=Part(1, 10, 10), repetitive=Part(0, 0, 0))
+    assert macro_tau([both, natural], "natural") == 1.5
+    assert macro_tau([both, natural], "repetitive") == 4.0, "the mean over benchmarks that have such replies"
+    assert macro_tau([natural], "repetitive") is None
+    row = tau_json("chain", 16, [both, natural])
+    assert (row["macro_tau"], row["macro_tau_natural"], row["macro_tau_repetitive"]) == (2.0, 1.5, 4.0)
+    assert tau_table("chain", 16, [both, natural]).splitlines()[-1].split() == ["mean", "2.00", "1.50", "4.00"]
+
+
+def test_sessions_stand_apart_from_the_mean() -> None:
+    results = [benchmark("support_sessions", 100, 10), benchmark("a", 10, 5)]
+    row = tau_json("chain", 16, results)
+    assert (row["macro_tau"], row["sessions"]) == (2.0, ["support_sessions"])
+    assert row["benchmarks"]["support_sessions"]["tau"] == 10.0
+    lines = tau_table("chain", 16, results).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["a", "mean", "sessions,", "support_sessions"]
+    alone = tau_json("chain", 16, results[:1])
+    assert (alone["macro_tau"], alone["sessions"]) == (10.0, [])
 
 
 def test_json_has_the_documented_fields() -> None:
     run = make_run(make_parts())
     row = tau_json("chain", 16, [run.measure(PROMPTS)])
     assert json.loads(json.dumps(row)) == row
-    assert set(row) == {"policy", "budget", "macro_tau", "benchmarks"}
+    assert set(row) == {
+        "policy",
+        "budget",
+        "macro_tau",
+        "macro_tau_natural",
+        "macro_tau_repetitive",
+        "sessions",
+        "benchmarks",
+    }
     fields = row["benchmarks"]["fake"]
     assert set(fields) >= {"tau", "tokens", "steps", "nodes_per_step", "accepted_by_source", "exact"}
     assert row["macro_tau"] == fields["tau"] == round(fields["tokens"] / fields["steps"], 4)

@@ -48,8 +48,10 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> dict[tuple[str, 
 @pytest.mark.parametrize("file", DOCS, ids=lambda file: file.name)
 def test_goose_commands_in_the_documentation_exist(file: Path) -> None:
     known = commands(main)
-    for words in re.findall(r"goose ((?:model|bench) [^`\n]+)", file.read_text(encoding="utf-8")):
-        name = tuple(words.split()[:2])
+    plain = "|".join(name for name, *rest in known if not rest)
+    pattern = rf"goose ((?:(?:model|bench) |(?:{plain})\b)[^`\n]*)"
+    for words in re.findall(pattern, file.read_text(encoding="utf-8")):
+        name = tuple(words.split()[: 2 if words.startswith(("model ", "bench ")) else 1])
         assert name in known, f"goose {words}"
         options = {option for parameter in known[name].params for option in parameter.opts}
         used = set(re.findall(r"--[a-z-]+", words))
