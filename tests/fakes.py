@@ -81,7 +81,7 @@ class FakeRunner:
         self._hash = np.zeros(num_slots, dtype=np.uint64)
         # request id -> committed tokens as far as this runner knows
         self._committed: dict[str, list[int]] = {}
-        # request id -> prompt tokens computed by the end of its last step
+        # request id -> tokens computed, while a prefill is not finished
         self._num_prefilled: dict[str, int] = {}
         self.num_steps = 0
         self.is_shut_down = False
@@ -106,6 +106,10 @@ class FakeRunner:
                     self._committed[step.request_id] += path.token_ids.tolist()
         self.num_steps += 1
         return StepOutput(paths=paths, harvest=self._harvest(batch), forward_s=0.001)
+
+    def forget(self, request_id: str) -> None:
+        """The request was cancelled: the next one of that id is another."""
+        self._num_prefilled.pop(request_id, None)
 
     def check_health(self) -> None:
         if self.failure is not None:
@@ -140,11 +144,12 @@ class FakeRunner:
         chain = batch.token_ids[step.row_start : step.row_start + step.num_chain].tolist()
         tokens = [*self._token[context].tolist(), *chain]
         if step.output_position == 0:
-            # A prompt, which no earlier request of the same id has a say in: unless this goes on where the last step
-            # ended, it is another's, or it is computed again.
-            if len(context) != self._num_prefilled.get(step.request_id):
+            # A prompt, which no earlier request of the same id has a say in: unless this goes on where a prefill
+            # stands, it is another's, or it is computed again.
+            if len(context) != self._num_prefilled.pop(step.request_id, -1):
                 self._committed[step.request_id] = []
-            self._num_prefilled[step.request_id] = len(tokens)
+            if step.tree is None:
+                self._num_prefilled[step.request_id] = len(tokens)
             known = self._committed[step.request_id]
             assert tokens[: len(known)] == known[: len(tokens)], f"{step.request_id}: prompt"
             self._committed[step.request_id] = max(known, tokens, key=len)

@@ -91,7 +91,8 @@ def tau(
     from goose_ray.bench.runs import prepare_tau, with_progress
 
     prompts = read_prompt_files([*files, *more_files], limit=limit)
-    engine = EngineConfig(policy=policy, budget=budget, max_running_requests=concurrency)
+    # No prefix cache: every prompt is harvested whole, as with a request that comes alone.
+    engine = EngineConfig(policy=policy, budget=budget, max_running_requests=concurrency, prefix_cache=False)
     run = prepare_tau(
         GooseConfig(model=model, engine=engine),
         chat=chat,

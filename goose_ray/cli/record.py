@@ -53,7 +53,8 @@ def record(
     from goose_ray.config import EngineConfig, GooseConfig
 
     prompts = read_prompt_files([*files, *more_files] or [CALIBRATION_PROMPTS], limit=limit)
-    engine = EngineConfig(policy="autoregressive", budget=1, max_running_requests=concurrency)
+    # No prefix cache: a recording has the successors at every position.
+    engine = EngineConfig(policy="autoregressive", budget=1, max_running_requests=concurrency, prefix_cache=False)
     run = RecordingRun(
         parts=load_parts(GooseConfig(model=model, engine=engine)),
         engine=engine,

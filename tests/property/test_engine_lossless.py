@@ -4,6 +4,7 @@ The runner checks in every step that each sequence's slots hold exactly its own 
 that the anchor is the last committed token.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine_helpers import Reply, ScriptedSpeculator, make_engine, plain_reply
@@ -30,8 +31,12 @@ class Setting:
     num_slots: int
     max_batch_rows: int
     max_running_requests: int
+    prefix_cache: bool
 
-    def engine(self) -> Engine:
+    def runner(self) -> FakeRunner:
+        return FakeRunner(MODEL, num_slots=self.num_slots)
+
+    def engine(self, runner: FakeRunner | None = None) -> Engine:
         speculator: BatchSpeculator
         if self.policy == "scripted":
             speculator = ScriptedSpeculator(MODEL, num_right=self.budget % 4, siblings=self.budget % 3, harvest_k=2)
@@ -40,10 +45,11 @@ class Setting:
         return make_engine(
             MODEL,
             speculator,
-            runner=FakeRunner(MODEL, num_slots=self.num_slots),
+            runner=runner or self.runner(),
             budget=self.budget,
             max_batch_rows=self.max_batch_rows,
             max_running_requests=self.max_running_requests,
+            prefix_cache=self.prefix_cache,
         )
 
 
@@ -54,15 +60,25 @@ settings_of_engines = st.builds(
     num_slots=st.integers(40, 120),
     max_batch_rows=st.integers(8, 40),
     max_running_requests=st.integers(1, 12),
+    prefix_cache=st.sampled_from([True, True, False]),
 )
 
 
 @st.composite
-def requests(draw: st.DrawFn, request_id: str, max_model_len: int, *, own_policy: bool = False) -> GenerationRequest:
+def requests(
+    draw: st.DrawFn,
+    request_id: str,
+    max_model_len: int,
+    *,
+    own_policy: bool = False,
+    earlier: Sequence[tuple[int, ...]] = (),
+) -> GenerationRequest:
+    """Some go on from one of the `earlier` texts, as the next turn of a conversation does."""
     num_prompt = draw(st.integers(1, max_model_len - 1))
     max_tokens = draw(st.integers(1, max_model_len - num_prompt))
     # Short periods make drafts from the prompt right now and then.
     period = draw(st.lists(st.integers(1, 12), min_size=1, max_size=6))
+    before: tuple[int, ...] = draw(st.sampled_from([(), *earlier]))
     sampling = SamplingParams(
         max_tokens=max_tokens,
         temperature=draw(st.sampled_from([0.0, 0.0, 0.8])),
@@ -73,9 +89,10 @@ def requests(draw: st.DrawFn, request_id: str, max_model_len: int, *, own_policy
     )
     return GenerationRequest(
         request_id=request_id,
-        prompt_token_ids=tuple((period * num_prompt)[:num_prompt]),
+        prompt_token_ids=(*before, *(period * num_prompt))[:num_prompt],
         sampling=sampling,
         policy=draw(st.sampled_from([None, *POLICIES])) if own_policy else None,
+        cache_salt=draw(st.sampled_from([None, None, "a"])),
     )
 
 
@@ -90,10 +107,13 @@ class EngineMachine(RuleBasedStateMachine):
     @initialize(setting=settings_of_engines)
     def start(self, setting: Setting) -> None:
         self.setting = setting
-        self.engine = setting.engine()
+        self.runner = setting.runner()
+        self.engine = setting.engine(self.runner)
         self.requests: dict[str, GenerationRequest] = {}
         self.replies: dict[str, Reply] = {}
         self.num_started = 0
+        # prompts with their replies
+        self.texts: list[tuple[int, ...]] = []
 
     @rule(data=st.data(), reuse=st.booleans())
     def arrive(self, data: st.DataObject, reuse: bool) -> None:
@@ -102,7 +122,12 @@ class EngineMachine(RuleBasedStateMachine):
         request_id = str(self.num_started)
         assume(request_id not in self.requests)
         request = data.draw(
-            requests(request_id, self.engine.max_model_len, own_policy=self.setting.policy != "scripted")
+            requests(
+                request_id,
+                self.engine.max_model_len,
+                own_policy=self.setting.policy != "scripted",
+                earlier=self.texts,
+            )
         )
         self.engine.add_request(request)
         self.requests[request_id], self.replies[request_id] = request, Reply()
@@ -112,6 +137,7 @@ class EngineMachine(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         request_id = data.draw(st.sampled_from(sorted(self.requests)))
         self.engine.cancel(request_id)
+        self.runner.forget(request_id)
         # What it had until then was right.
         expected = plain_reply(MODEL, self.requests.pop(request_id), FakeTokenizer(specials=(EOS,)))
         reply = self.replies.pop(request_id)
@@ -124,7 +150,9 @@ class EngineMachine(RuleBasedStateMachine):
             for output in self.engine.step():
                 self.replies[output.request_id].add(output)
                 if output.finish_reason:
-                    check(self.requests.pop(output.request_id), self.replies.pop(output.request_id))
+                    request, reply = self.requests.pop(output.request_id), self.replies.pop(output.request_id)
+                    check(request, reply)
+                    self.texts = [*self.texts[-3:], (*request.prompt_token_ids, *reply.token_ids)]
 
     @invariant()
     def nothing_leaks(self) -> None:

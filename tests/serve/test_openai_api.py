@@ -67,8 +67,12 @@ class TestChat:
         assert deltas[-1].finish_reason == whole.choices[0].finish_reason
         token_ids = [token for choice in deltas for token in (choice.model_extra or {}).get("token_ids", [])]
         assert token_ids == (whole.choices[0].model_extra or {})["token_ids"]
-        assert chunks[-1].usage == whole.usage
         assert whole.usage is not None
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.total_tokens == whole.usage.total_tokens
+        # The prompt was computed a moment ago, by this replica or the other.
+        assert whole.usage.prompt_tokens_details is not None
+        assert chunks[-1].usage.prompt_tokens_details is not None
         assert len(token_ids) == whole.usage.completion_tokens == 20
 
     def test_goose_stats_add_up(self, server: Server) -> None:
