@@ -20,18 +20,22 @@ Plain numpy; the target model is whatever answers `draw`.
 
 from goose.calibration import AcceptanceTable
 from goose.errors import GooseError, InvalidSnapshotError, InvalidTreeError, RequestStateError, UnknownNameError
+from goose.forgetting import RecentAcceptance
 from goose.observation import Harvest, TreeOutcome
+from goose.posterior import AcceptancePosterior
 from goose.random import uniform
 from goose.speculator import Speculator
 from goose.tree import TokenTree, TreeBatch
 from goose.verify import VerifiedPath, walk, walk_batch
 
 __all__ = [
+    "AcceptancePosterior",
     "AcceptanceTable",
     "GooseError",
     "Harvest",
     "InvalidSnapshotError",
     "InvalidTreeError",
+    "RecentAcceptance",
     "RequestStateError",
     "Speculator",
     "TokenTree",
