@@ -11,8 +11,20 @@ TOKENIZER = FakeTokenizer([" ha", "ha", "xE", "ND", "o EN", "D y"], specials=(EO
 HA, HA_, XE, ND, OEN, DY = range(256, 262)
 
 
-def stream(*stop: str, max_tokens: int = 100, stop_token_ids: tuple[int, ...] = ()) -> OutputStream:
-    sampling = SamplingParams(max_tokens=max_tokens, stop=stop, stop_token_ids=stop_token_ids)
+def stream(
+    *stop: str,
+    max_tokens: int = 100,
+    stop_token_ids: tuple[int, ...] = (),
+    min_tokens: int = 0,
+    include_stop: bool = False,
+) -> OutputStream:
+    sampling = SamplingParams(
+        max_tokens=max_tokens,
+        stop=stop,
+        stop_token_ids=stop_token_ids,
+        min_tokens=min_tokens,
+        include_stop_str_in_output=include_stop,
+    )
     return OutputStream(TOKENIZER, sampling, (EOS,))
 
 
@@ -118,3 +130,50 @@ def test_a_stop_string_of_wide_characters_over_any_two_steps(split: int) -> None
 def test_the_text_behind_a_stop_token_is_not_searched() -> None:
     # The stop token's own text would complete the stop string.
     assert stream("ab", stop_token_ids=(98,)).push([97, 98]) == Delivery("a", (97, 98), "stop", 98, 2)
+
+
+def whole(output: OutputStream, steps: list[list[int]]) -> tuple[str, list[int], str | None, str | int | None]:
+    """All that the steps came to, up to the end."""
+    text, ids = "", list[int]()
+    for step in steps:
+        delivery = output.push(step)
+        text, ids = text + delivery.text, [*ids, *delivery.token_ids]
+        if delivery.finish_reason:
+            break
+    return text, ids, delivery.finish_reason, delivery.stop_reason
+
+
+@pytest.mark.parametrize("split", range(1, 6))
+@pytest.mark.parametrize(
+    ("min_tokens", "text", "num_ids"),
+    # The stop string is complete with the third token, and once more with the fifth.
+    [(0, "ax", 2), (2, "ax", 2), (3, "axENDo ", 4), (4, "axENDo ", 4), (5, "axENDo END yb", 6)],
+)
+def test_a_stop_string_complete_within_min_tokens_is_text(min_tokens: int, text: str, num_ids: int, split: int) -> None:
+    tokens = [97, XE, ND, OEN, DY, 98]
+    found = whole(stream("END", min_tokens=min_tokens), [tokens[:split], tokens[split:], [69], [ND, 98]])
+    assert found == (text, tokens[:num_ids], "stop", "END")
+
+
+@pytest.mark.parametrize("split", range(1, 6))
+def test_a_stop_string_across_the_end_of_min_tokens_counts(split: int) -> None:
+    tokens = [97, 98, XE, ND, 99, 100]
+    assert whole(stream("bxEND", min_tokens=3), [tokens[:split], tokens[split:]]) == ("a", [97], "stop", "bxEND")
+
+
+@pytest.mark.parametrize("split", range(1, 5))
+def test_a_stop_string_may_be_included(split: int) -> None:
+    """Up to its last character: what the last token goes on to say is not."""
+    tokens = [97, 120, OEN, DY, 98]
+    found = whole(stream("o END", include_stop=True), [tokens[:split], tokens[split:]])
+    assert found == ("axo END", [97, 120, OEN, DY], "stop", "o END")
+
+
+def test_the_text_of_a_stop_token_may_be_included() -> None:
+    included = {"include_stop": True, "stop_token_ids": (HA,)}
+    assert stream(**included).push([97, HA, 98]) == Delivery("a ha", (97, HA), "stop", HA, 2)  # type: ignore[arg-type]
+    assert stream("x", **included).push([97, HA]) == Delivery("a ha", (97, HA), "stop", HA, 2)  # type: ignore[arg-type]
+    # a special token has none
+    assert stream(include_stop=True).push([97, EOS]) == Delivery("a", (97, EOS), "stop", None, 2)
+    # its text may complete a stop string
+    assert stream("a ha", **included).push([97, HA]) == Delivery("a ha", (97, HA), "stop", "a ha", 2)  # type: ignore[arg-type]
