@@ -9,7 +9,7 @@ PROMPTS ?=
 
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: serve test lint bench exact clean
+.PHONY: serve test lint bench exact slots clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -45,6 +45,10 @@ bench: $(STAMP)
 exact: $(STAMP)
 	@test -n "$(PROMPTS)" || { echo 'Name prompt files: make exact PROMPTS="gsm8k.jsonl mt_bench.jsonl"' >&2; exit 1; }
 	$(BIN)/goose bench exact --limit 10 --temperature 0.8 --prompts $(PROMPTS)
+
+# Allocator and prefix cache through 100,000 random operations; `make test` makes 3,000.
+slots: $(STAMP)
+	GOOSE_CACHE_STEPS=100000 $(BIN)/pytest tests/property/test_engine_prefixes.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

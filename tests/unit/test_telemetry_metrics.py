@@ -33,6 +33,8 @@ def two_replicas() -> AcceptanceState:
             num_requests_running=3,
             kv_slots_used=5,
             kv_slots_total=10,
+            prefix_cache_queries=100,
+            prefix_cache_hits=60,
             num_drafts=4,
             num_draft_tokens=40,
             num_accepted_tokens=9,
@@ -52,6 +54,7 @@ def two_replicas() -> AcceptanceState:
             healthy=False,
             num_requests_running=1,
             kv_slots_total=10,
+            prefix_cache_queries=20,
             num_drafts=1,
             accepted_per_position=(1, 0, 1),
             finished_by_reason={"stop": 5},
@@ -68,6 +71,9 @@ def test_each_replica_has_its_series_and_vllms_names_have_the_sum() -> None:
     assert value(samples, "vllm:num_requests_running") == 4
     assert value(samples, "goose_kv_cache_usage_perc", replica="ra") == 0.5
     assert value(samples, "vllm:kv_cache_usage_perc") == 0.25
+    assert value(samples, "goose_prefix_cache_hits_total", replica="ra") == 60
+    assert value(samples, "vllm:prefix_cache_queries_total") == 120
+    assert value(samples, "vllm:prefix_cache_hits_total") == 60
     assert value(samples, "goose_spec_decode_num_drafts_total", replica="rb") == 1
     assert value(samples, "vllm:spec_decode_num_drafts_total") == 5
     assert value(samples, "vllm:spec_decode_num_accepted_tokens_per_pos_total", position="0") == 6
