@@ -5,10 +5,11 @@ of the forward, with knots in even steps of the logarithm because real latency h
 row is a matrix-vector product, two are not) and no single line fits them; it need not rise. To it comes a linear term
 in the sequences, the tokens of context and the pairs of a row and a context token.
 
-The coefficients follow the steps by least squares that forget (a Kalman filter). A machine that others use becomes
-slower as a whole, so what drifts most is a factor common to all of them: rows that were not seen for a while follow
-those that were. A stalled step counts as no more than a few standard deviations; only when several in a row lie as far
-off, and to the same side, has the machine changed. Knows nothing of trees or models.
+The logarithms of all coefficients follow the steps by least squares that forget (an extended Kalman filter), so that
+they are positive and what is known of them is relative. A machine that others use becomes slower as a whole: what
+drifts most is a factor common to all, and rows that were not seen for a while follow those that were. A stalled step
+counts as no more than a few standard deviations; only when several in a row lie as far off, and to the same side, has
+the machine changed. Knows nothing of trees or models.
 """
 
 import math
@@ -23,22 +24,22 @@ from goose.tree import FloatArray
 
 __all__ = ["CostModel", "StepShape"]
 
-# The shape before anything is known: a step takes twice as long with this many rows more.
+# Before anything is known: a step takes twice as long with this many rows more, and a sequence, a token of context and
+# a pair take these parts of a one-row step.
 _DOUBLING_ROWS = 64
-# Standard deviations of the prior, as parts of a coefficient: of all knots together, and of each knot, whose neighbours
-# at this many octaves are still alike.
-_PRIOR_COMMON, _PRIOR_KNOT, _OCTAVES = 0.3, 0.5, 1.5
-# Of the linear term, as parts of a one-row step: for a sequence, a token of context, a pair.
-_PRIOR_LINEAR = (0.05, 1e-4, 2e-5)
-# Drift in one step, as parts of a coefficient: of all together, and of each for itself.
+_LINEAR = (0.01, 3e-5, 1e-5)
+# Standard deviations, all of logarithms. Of the prior: of all knots together, of each knot for itself, whose neighbours
+# at this many octaves are still alike, and of the linear term's coefficients.
+_PRIOR_COMMON, _PRIOR_KNOT, _OCTAVES, _PRIOR_LINEAR = 0.5, 1.0, 1.5, 1.5
+# Drift in one step: of all together, and of each for itself.
 _DRIFT_COMMON, _DRIFT_OWN = 0.01, 0.002
-# Nobody knows a coefficient worse than this part of it, however long ago it was seen.
-_MAX_DEVIATION = 0.3
-# Relative deviation of a step from what is predicted: at first, the bounds, and how fast it follows.
+# A step whose prediction deviates less than this from what is known is known; and no size is hoped to be cheaper than
+# predicted by more deviations than make this.
+_KNOWN = 0.3
+# Of a step around its prediction: at first, the bounds, and how fast it follows.
 _NOISE, _MIN_NOISE, _MAX_NOISE, _NOISE_RATE = 0.05, 0.02, 0.3, 0.02
 # What lies further off than this many standard deviations is taken to lie there, unless so many in a row do.
 _OUTLIER, _CHANGED = 3.0, 4
-_MIN_SECONDS = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,11 @@ class CostModel:
             raise ValueError(f"max_rows must be at least 1, not {max_rows}")
         # [num_knots] float64
         self._knots = np.array(_knots(max_rows), dtype=np.float64)
-        # [num_knots + 3] float64: seconds at the knots, then those of a sequence, a context token and a pair
-        self._mean = np.zeros(len(self._knots) + len(_PRIOR_LINEAR))
-        self._covariance = np.zeros((len(self._mean), len(self._mean)))
+        num_coefficients = len(self._knots) + len(_LINEAR)
+        # [num_coefficients] float64: seconds at the knots, then those of a sequence, a context token and a pair
+        self._seconds = np.zeros(num_coefficients)
+        # [num_coefficients, num_coefficients] float64: covariance of their logarithms
+        self._covariance = np.zeros((num_coefficients, num_coefficients))
         self._noise = _NOISE
         # outliers in a row, below zero for those that were too fast
         self._run = 0
@@ -87,35 +90,36 @@ class CostModel:
         if not self.num_observed:
             self._begin(shape.rows, seconds)
         self.num_observed += 1
-        mean, covariance = self._mean, self._covariance
-        covariance += np.outer(_DRIFT_COMMON**2 * mean, mean)
-        covariance.flat[:: len(mean) + 1] += (_DRIFT_OWN * mean) ** 2
-        self._limit_deviation()
-        weights = self._weights(shape)
-        predicted = max(float(weights @ mean), _MIN_SECONDS)
-        error = seconds - predicted
-        spread, variance = self._spread(weights, predicted)
-        reach = _OUTLIER * math.sqrt(variance)
+        covariance = self._covariance
+        covariance += _DRIFT_COMMON**2
+        covariance.flat[:: len(covariance) + 1] += _DRIFT_OWN**2
+        self._limit_forgetting()
+        shares = self._weights(shape) * self._seconds
+        predicted = float(shares.sum())
+        shares /= predicted
+        error = math.log(seconds / predicted)
+        spread = covariance @ shares
+        unknown = float(shares @ spread)
+        reach = _OUTLIER * math.sqrt(unknown + self._noise**2)
         self._run = (max(0, self._run) + 1 if error > 0 else min(0, self._run) - 1) if abs(error) > reach else 0
         if abs(self._run) >= _CHANGED:
-            covariance += np.outer(_PRIOR_COMMON**2 * mean, mean)
-            spread, variance = self._spread(weights, predicted)
-        else:
+            covariance += _PRIOR_COMMON**2
+            spread = covariance @ shares
+            unknown = float(shares @ spread)
+        elif unknown < _KNOWN**2:
             error = min(reach, max(-reach, error))
-        gain = spread / variance
-        mean += gain * error
+        gain = spread / (unknown + self._noise**2)
+        self._seconds *= np.exp(gain * error)
         covariance -= np.outer(gain, spread)
-        # Rounding must not make a variance negative in the course of a million steps.
-        np.maximum(mean, 0.0, out=mean)
-        np.maximum(mean[: len(self._knots)], _MIN_SECONDS, out=mean[: len(self._knots)])
-        # 1.25: from the mean absolute to the standard deviation, for a normal error
-        noise = self._noise + _NOISE_RATE * (1.25 * abs(error) / predicted - self._noise)
-        self._noise = min(_MAX_NOISE, max(_MIN_NOISE, noise))
+        if unknown < _KNOWN**2:
+            # 1.25: from the mean absolute to the standard deviation, for a normal error
+            noise = self._noise + _NOISE_RATE * (1.25 * abs(error) - self._noise)
+            self._noise = min(_MAX_NOISE, max(_MIN_NOISE, noise))
 
     def predict(self, shape: StepShape) -> float:
         """Seconds of a step. Raises ValueError before the first observation."""
         self._require_observed()
-        return max(float(self._weights(shape) @ self._mean), _MIN_SECONDS)
+        return float(self._weights(shape) @ self._seconds)
 
     def curve(self, fixed: StepShape, num_rows: int, *, context_per_row: float, optimism: float = 0.0) -> FloatArray:
         """[num_rows + 1] float32: seconds of the step `fixed` with r = 0 .. `num_rows` rows more.
@@ -127,21 +131,22 @@ class CostModel:
         self._require_observed()
         rows = np.arange(fixed.rows, fixed.rows + num_rows + 1, dtype=np.float64)
         knots = len(self._knots)
-        values = self._mean[:knots]
+        values = self._seconds[:knots]
         if optimism:
-            values = values - optimism * np.sqrt(np.maximum(self._covariance.diagonal()[:knots], 0.0))
+            deviations = np.sqrt(np.clip(self._covariance.diagonal()[:knots], 0.0, _KNOWN**2))
+            values = values * np.exp(-optimism * deviations)
         base = np.interp(rows, self._knots, values) * np.maximum(1.0, rows / self._knots[-1])
-        for_sequence, for_token, for_pair = self._mean[knots:].tolist()
-        added = for_sequence * max(0, fixed.sequences - 1) + for_token * fixed.context + for_pair * fixed.attended
-        base += added + for_pair * context_per_row * (rows - fixed.rows)
-        seconds: FloatArray = np.maximum(base, _MIN_SECONDS).astype(np.float32)
+        for_sequence, for_token, for_pair = self._seconds[knots:].tolist()
+        base += for_sequence * max(0, fixed.sequences - 1) + for_token * fixed.context + for_pair * fixed.attended
+        base += for_pair * context_per_row * (rows - fixed.rows)
+        seconds: FloatArray = base.astype(np.float32)
         return seconds
 
     def snapshot(self) -> dict[str, Any]:
         """Everything it knows, as JSON-able data."""
         return {
             "max_rows": self.max_rows,
-            "mean": self._mean.tolist(),
+            "seconds": self._seconds.tolist(),
             "covariance": self._covariance.tolist(),
             "noise": self._noise,
             "num_observed": self.num_observed,
@@ -151,41 +156,32 @@ class CostModel:
     def load(cls, data: Mapping[str, Any]) -> "CostModel":
         """A model that goes on where `snapshot` was taken. Raises ValueError naming the field that is wrong."""
         model = cls(max_rows=int(data["max_rows"]))
-        mean, covariance = np.array(data["mean"], np.float64), np.array(data["covariance"], np.float64)
-        for name, given, own in (("mean", mean, model._mean), ("covariance", covariance, model._covariance)):
+        seconds, covariance = np.array(data["seconds"], np.float64), np.array(data["covariance"], np.float64)
+        for name, given, own in (("seconds", seconds, model._seconds), ("covariance", covariance, model._covariance)):
             if given.shape != own.shape or not np.isfinite(given).all():
                 raise ValueError(f"{name} must be {list(own.shape)} finite numbers, not {list(given.shape)}")
-        if (mean < 0).any():
-            raise ValueError(f"mean must hold seconds, none below 0, not {mean.min()}")
+        if (seconds < 0).any():
+            raise ValueError(f"seconds must not be negative, not {seconds.min()}")
         noise = float(data["noise"])
         if not _MIN_NOISE <= noise <= _MAX_NOISE:
             raise ValueError(f"noise must be from {_MIN_NOISE} to {_MAX_NOISE}, not {noise}")
-        model._mean, model._covariance, model._noise = mean, covariance, noise
+        model._seconds, model._covariance, model._noise = seconds, covariance, noise
         model.num_observed = int(data["num_observed"])
         return model
 
     def _begin(self, rows: int, seconds: float) -> None:
         """The prior, scaled by the first step."""
-        shape = 1.0 + self._knots / _DOUBLING_ROWS
+        knots = len(self._knots)
         unit = seconds / (1.0 + rows / _DOUBLING_ROWS)
-        base = unit * shape
+        self._seconds[:knots] = unit * (1.0 + self._knots / _DOUBLING_ROWS)
+        self._seconds[knots:] = unit * np.array(_LINEAR)
         octaves = np.abs(np.subtract.outer(np.log2(self._knots), np.log2(self._knots)))
-        alike = _PRIOR_COMMON**2 + _PRIOR_KNOT**2 * np.exp(-octaves / _OCTAVES)
-        knots = len(base)
-        self._mean[:knots] = base
-        self._covariance[:knots, :knots] = np.outer(base, base) * alike
-        self._covariance[range(knots, len(self._mean)), range(knots, len(self._mean))] = [
-            (unit * part) ** 2 for part in _PRIOR_LINEAR
-        ]
-
-    def _spread(self, weights: NDArray[np.float64], predicted: float) -> tuple[NDArray[np.float64], float]:
-        """Covariance of the coefficients with a step's prediction, and the variance of the step around it."""
-        spread = self._covariance @ weights
-        return spread, float(weights @ spread) + (self._noise * predicted) ** 2
+        self._covariance[:knots, :knots] = _PRIOR_COMMON**2 + _PRIOR_KNOT**2 * np.exp(-octaves / _OCTAVES)
+        self._covariance[range(knots, knots + len(_LINEAR)), range(knots, knots + len(_LINEAR))] = _PRIOR_LINEAR**2
 
     def _weights(self, shape: StepShape) -> NDArray[np.float64]:
         """[num_coefficients]: what each coefficient counts in a step of this shape."""
-        weights = np.zeros(len(self._mean))
+        weights = np.zeros(len(self._seconds))
         knots = self._knots
         upper = int(np.searchsorted(knots, shape.rows))
         if upper == 0:
@@ -198,13 +194,14 @@ class CostModel:
         weights[len(knots) :] = max(0, shape.sequences - 1), shape.context, shape.attended
         return weights
 
-    def _limit_deviation(self) -> None:
+    def _limit_forgetting(self) -> None:
+        """Nothing is known worse than at first, however long ago it was seen."""
         knots = len(self._knots)
-        deviations = np.sqrt(np.maximum(self._covariance.diagonal()[:knots], 0.0))
-        largest = _MAX_DEVIATION * self._mean[:knots]
-        if self.num_observed > len(self._mean) and (deviations > largest).any():
-            scale = np.ones(len(self._mean))
-            scale[:knots] = np.minimum(1.0, largest / np.maximum(deviations, _MIN_SECONDS))
+        largest = math.hypot(_PRIOR_COMMON, _PRIOR_KNOT)
+        variances = self._covariance.diagonal()[:knots]
+        if variances.max() > largest**2:
+            scale = np.ones(len(self._seconds))
+            scale[:knots] = np.minimum(1.0, largest / np.sqrt(np.maximum(variances, largest**2)))
             self._covariance *= np.outer(scale, scale)
 
     def _require_observed(self) -> None:

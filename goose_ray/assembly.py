@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from goose.cost import CostModel
 from goose.errors import InvalidSnapshotError, UnknownNameError
 from goose.policies.registry import POLICIES, calibrated
 from goose.speculator import Speculator
@@ -16,6 +17,7 @@ from goose_ray.engine.engine import Engine
 from goose_ray.engine.loop import EngineLoop
 from goose_ray.engine.step import ModelRunner
 from goose_ray.engine.tokenizer import Tokenizer
+from goose_ray.engine.warm_up import measure_cost
 from goose_ray.errors import ConfigError
 from goose_ray.models.loader import load_model, resolve
 from goose_ray.models.tokenizer import load_tokenizer
@@ -31,6 +33,8 @@ class ReplicaParts:
     path: Path
     tokenizer: Tokenizer
     runner: ModelRunner
+    # durations of steps as measured when it was loaded; None where nothing asks for them
+    cost: CostModel | None = None
 
 
 def build_engine(config: GooseConfig) -> EngineLoop:
@@ -40,12 +44,14 @@ def build_engine(config: GooseConfig) -> EngineLoop:
     """
     speculator = _speculator(config.engine)  # first: a wrong name shows before the model is loaded
     parts = load_parts(config)
-    engine = Engine(parts.runner, speculator, parts.tokenizer, config.engine)
-    return EngineLoop(engine, stall_timeout_s=config.engine.stall_timeout_s)
+    return EngineLoop(_engine(parts, speculator, config.engine), stall_timeout_s=config.engine.stall_timeout_s)
 
 
 def load_parts(config: GooseConfig) -> ReplicaParts:
-    """Loads model and tokenizer. Sets this process's number of CPU threads if the configuration names one."""
+    """Loads model and tokenizer; with an automatic budget measures what steps take, in about ten seconds.
+
+    Sets this process's number of CPU threads if the configuration names one.
+    """
     device = choose_device(config.device)
     if config.engine.num_threads is not None:
         torch.set_num_threads(config.engine.num_threads)
@@ -57,12 +63,12 @@ def load_parts(config: GooseConfig) -> ReplicaParts:
         num_slots=config.engine.kv_cache_tokens,
         max_model_len=config.engine.max_model_len,
     )
-    return ReplicaParts(path, tokenizer, runner)
+    return ReplicaParts(path, tokenizer, runner, _measured(runner, config.engine))
 
 
 def new_engine(parts: ReplicaParts, config: EngineConfig) -> Engine:
     """An engine that has seen nothing yet: no requests, no drafts, no counts."""
-    return Engine(parts.runner, _speculator(config), parts.tokenizer, config)
+    return _engine(parts, _speculator(config), config)
 
 
 def choose_device(name: str) -> torch.device:
@@ -84,12 +90,32 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return dtype
 
 
+def _engine(parts: ReplicaParts, speculator: Speculator, config: EngineConfig) -> Engine:
+    cost = None
+    if config.budget == "auto" and parts.cost is not None:
+        # What one engine learns is not the next one's.
+        cost = CostModel.load(parts.cost.snapshot())
+    return Engine(parts.runner, speculator, parts.tokenizer, config, cost=cost)
+
+
+def _measured(runner: ModelRunner, config: EngineConfig) -> CostModel | None:
+    if config.budget != "auto":
+        return None
+    return measure_cost(
+        runner,
+        max_rows=config.max_batch_rows,
+        max_sequences=config.max_running_requests,
+        harvest_k=config.harvest_k,
+        stall_timeout_s=config.stall_timeout_s,
+    )
+
+
 def _speculator(config: EngineConfig) -> Speculator:
     try:
         builders = POLICIES if config.calibration is None else calibrated(config.calibration)
         return Speculator(
             policy=config.policy,
-            budget=config.budget,
+            budget=None if config.budget == "auto" else config.budget,
             harvest_k=config.harvest_k,
             pool_tokens=config.pool_tokens,
             builders=builders,

@@ -6,7 +6,7 @@ The only module that reads the environment. Knows nothing about how the options 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -49,7 +49,7 @@ class EngineConfig(BaseModel):
         default="goose",
         description="Tree policy: anisotropic, autoregressive, balanced, chain, goose, recycling or suffix.",
     )
-    budget: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+    budget: int | Literal["auto"] = Field(
         default=60,
         description="Nodes verified per sequence and step, anchor included; auto: in each step as many, over the whole "
         "batch, as give the most tokens a second (policy anisotropic; 60 with others).",
@@ -69,6 +69,15 @@ class EngineConfig(BaseModel):
         default=300.0, gt=0, description="A step that takes longer than this makes the replica unhealthy, in seconds."
     )
     step_log: bool = Field(default=False, description="Log the composition of every step.")
+
+    @field_validator("budget", mode="plain")
+    @classmethod
+    def _nodes_or_auto(cls, value: Any) -> int | Literal["auto"]:
+        if value == "auto":
+            return "auto"
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ValueError("budget must be 1 or more nodes, or auto")
+        return value
 
 
 class GooseConfig(BaseModel):

@@ -7,7 +7,7 @@ from fakes import EOS, FakeRunner, FakeTokenizer, NextToken, looping_model
 
 from goose.calibration import AcceptanceTable
 from goose.observation import Harvest, TreeOutcome
-from goose.tree import IntArray, TokenTree, TreeBatch
+from goose.tree import FloatArray, IntArray, TokenTree, TreeBatch
 from goose_ray.config import EngineConfig
 from goose_ray.engine.drafting import BatchSpeculator
 from goose_ray.engine.engine import Engine
@@ -53,7 +53,14 @@ class ScriptedSpeculator:
         self.stop_token_ids[request_id] = frozenset(stop_token_ids)
         self.started.append(request_id)
 
-    def propose(self, request_ids: Sequence[str], *, max_draft_depths: Sequence[int], max_nodes: int) -> TreeBatch:
+    def propose(
+        self,
+        request_ids: Sequence[str],
+        *,
+        max_draft_depths: Sequence[int],
+        max_nodes: int,
+        step_seconds: FloatArray | None = None,
+    ) -> TreeBatch:
         share = max_nodes // len(request_ids)
         return TreeBatch(
             tuple(

@@ -12,7 +12,7 @@ import numpy as np
 
 from goose.calibration import AcceptanceTable
 from goose.observation import Harvest, TreeOutcome
-from goose.tree import IntArray, TokenTree, TreeBatch
+from goose.tree import FloatArray, IntArray, TokenTree, TreeBatch
 from goose_ray.engine.sequence import SequenceState
 
 __all__ = ["BatchSpeculator", "Drafting", "unverifiable"]
@@ -39,7 +39,14 @@ class BatchSpeculator(Protocol):
         policy: str | None = None,
     ) -> None: ...
 
-    def propose(self, request_ids: Sequence[str], *, max_draft_depths: Sequence[int], max_nodes: int) -> TreeBatch: ...
+    def propose(
+        self,
+        request_ids: Sequence[str],
+        *,
+        max_draft_depths: Sequence[int],
+        max_nodes: int,
+        step_seconds: FloatArray | None = None,
+    ) -> TreeBatch: ...
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> list[dict[str, tuple[int, int]]]: ...
 
@@ -84,22 +91,33 @@ class Drafting:
             except Exception:
                 self._report(f"stopping request {request_id!r}")
 
-    def propose(self, sequences: Sequence[SequenceState], max_draft_nodes: int) -> list[TokenTree]:
-        """One tree a sequence, `max_draft_nodes` draft nodes in all at most; no deeper than the output may grow."""
+    def propose(
+        self, sequences: Sequence[SequenceState], max_draft_nodes: int, step_seconds: FloatArray | None = None
+    ) -> list[TokenTree]:
+        """One tree a sequence, `max_draft_nodes` draft nodes in all at most; no deeper than the output may grow.
+
+        `step_seconds[r]` is the predicted duration of the step with r nodes in all trees.
+        """
         trees: list[TokenTree | None] = [None] * len(sequences)
         asked = [i for i, s in enumerate(sequences) if s.request_id in self._started] if max_draft_nodes else []
         if asked:
-            proposed = self._ask([sequences[i] for i in asked], len(asked) + max_draft_nodes)
+            if step_seconds is not None:
+                step_seconds = step_seconds[len(sequences) - len(asked) :]
+            proposed = self._ask([sequences[i] for i in asked], len(asked) + max_draft_nodes, step_seconds)
             for i, tree in zip(asked, proposed, strict=True):
                 trees[i] = tree
         return [tree or TokenTree.anchor_only(s.tokens[-1]) for tree, s in zip(trees, sequences, strict=True)]
 
-    def _ask(self, sequences: Sequence[SequenceState], max_nodes: int) -> list[TokenTree | None]:
+    def _ask(
+        self, sequences: Sequence[SequenceState], max_nodes: int, step_seconds: FloatArray | None
+    ) -> list[TokenTree | None]:
         # The last output token is never drafted: it is the bonus, whatever the draft.
         max_depths = [sequence.num_remaining - 1 for sequence in sequences]
         request_ids = [sequence.request_id for sequence in sequences]
         try:
-            batch = self._speculator.propose(request_ids, max_draft_depths=max_depths, max_nodes=max_nodes)
+            batch = self._speculator.propose(
+                request_ids, max_draft_depths=max_depths, max_nodes=max_nodes, step_seconds=step_seconds
+            )
             if len(batch) != len(sequences) or batch.num_nodes > max_nodes:
                 raise ValueError(
                     f"{len(sequences)} trees of {max_nodes} nodes asked for, {len(batch)} of {batch.num_nodes} given"

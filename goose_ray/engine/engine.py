@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from goose.calibration import AcceptanceTable
+from goose.cost import CostModel
 from goose.observation import TreeOutcome
+from goose.speculator import AUTOMATIC_NODES
 from goose.tree import TokenTree
 from goose_ray.config import EngineConfig
 from goose_ray.engine.admission import AdmissionRules
@@ -24,6 +26,7 @@ from goose_ray.engine.sequence import SequenceState
 from goose_ray.engine.stats import EngineStats, add_sources
 from goose_ray.engine.stats_recorder import StatsRecorder
 from goose_ray.engine.step import ModelRunner, ModelSpec, StepBatch, StepOutput, VerifiedPath
+from goose_ray.engine.step_cost import StepCost
 from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.engine.trace import StepTrace, record_step
 from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedError
@@ -38,6 +41,8 @@ class Engine:
 
     An exception of the runner, or a fault of the engine itself, kills the engine: the KV of every sequence is then in
     doubt. An exception that belongs to one request (its detokenisation) aborts that request alone.
+
+    `cost` predicts the duration of steps and learns from them; without it an automatic budget is a fixed one.
     """
 
     def __init__(
@@ -47,12 +52,14 @@ class Engine:
         tokenizer: Tokenizer,
         config: EngineConfig,
         *,
+        cost: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._runner = runner
         self._speculator = speculator
         self._tokenizer = tokenizer
         self._config = config
+        self._cost = StepCost(cost)
         self._clock = clock
         spec = runner.spec
         self._admission = AdmissionRules(
@@ -67,7 +74,7 @@ class Engine:
             self._memory,
             max_batch_rows=config.max_batch_rows,
             max_running_requests=config.max_running_requests,
-            budget=config.budget,
+            budget=AUTOMATIC_NODES if config.budget == "auto" else config.budget,
         )
         self._sequences: dict[str, SequenceState] = {}
         self._stats = StatsRecorder()
@@ -198,7 +205,8 @@ class Engine:
         for entry in schedule.sequences:
             self._drafting.start(entry.sequence)
         with_tree = [entry.sequence for entry in schedule.sequences if entry.has_tree]
-        proposed = iter(self._drafting.propose(with_tree, schedule.max_draft_nodes))
+        seconds = self._cost.seconds(schedule)
+        proposed = iter(self._drafting.propose(with_tree, schedule.max_draft_nodes, seconds))
         return [next(proposed) if entry.has_tree else None for entry in schedule.sequences]
 
     def _batch(self, schedule: Schedule, trees: Sequence[TokenTree | None]) -> StepBatch:
@@ -277,9 +285,10 @@ class Engine:
         step_s: float,
     ) -> None:
         num_committed = [0 if delivery is None else delivery.num_committed for delivery in deliveries]
-        record = record_step(batch, result, num_committed, draft_s=draft_s, step_s=step_s)
+        predicted_s = self._cost.observe(batch, step_s)
+        record = record_step(batch, result, num_committed, draft_s=draft_s, step_s=step_s, predicted_s=predicted_s)
         self.trace.append(record)
-        self._stats.record_step(batch.num_rows, result.forward_s)
+        self._stats.record_step(record)
         if self._config.step_log:
             _logger.info("%s", record)
 

@@ -92,6 +92,11 @@ class EngineStats:
     # rows of all forwards, and wall seconds spent in them
     num_rows: int = 0
     forward_seconds: float = 0.0
+    # wall seconds of whole steps, drafting included; where durations are predicted, what had been predicted, and the
+    # sum of how far off each prediction was
+    step_seconds: float = 0.0
+    predicted_step_seconds: float = 0.0
+    step_error_seconds: float = 0.0
     ttft_seconds: Histogram = field(default_factory=lambda: empty_histogram(TTFT_BOUNDS))
     # one observation a token after the first; the tokens of a step share the time since the last one equally
     inter_token_seconds: Histogram = field(default_factory=lambda: empty_histogram(INTER_TOKEN_BOUNDS))

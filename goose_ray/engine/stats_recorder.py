@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from goose_ray.engine.request import FinishReason, SourceStats
 from goose_ray.engine.sequence import SequenceState
 from goose_ray.engine.stats import E2E_BOUNDS, INTER_TOKEN_BOUNDS, TTFT_BOUNDS, EngineStats, Histogram, add_sources
+from goose_ray.engine.trace import StepRecord
 
 __all__ = ["StatsRecorder"]
 
@@ -38,6 +39,9 @@ class StatsRecorder:
         self.num_steps = 0
         self.num_rows = 0
         self.forward_seconds = 0.0
+        self.step_seconds = 0.0
+        self.predicted_step_seconds = 0.0
+        self.step_error_seconds = 0.0
         self._ttft = _HistogramRecorder(TTFT_BOUNDS)
         self._inter_token = _HistogramRecorder(INTER_TOKEN_BOUNDS)
         self._e2e = _HistogramRecorder(E2E_BOUNDS)
@@ -45,10 +49,14 @@ class StatsRecorder:
         self._by_source: dict[str, SourceStats] = {}
         self._finished: dict[FinishReason, int] = {}
 
-    def record_step(self, num_rows: int, forward_s: float) -> None:
+    def record_step(self, record: StepRecord) -> None:
         self.num_steps += 1
-        self.num_rows += num_rows
-        self.forward_seconds += forward_s
+        self.num_rows += record.rows
+        self.forward_seconds += record.forward_s
+        self.step_seconds += record.step_s
+        if record.predicted_s is not None:
+            self.predicted_step_seconds += record.predicted_s
+            self.step_error_seconds += abs(record.predicted_s - record.step_s)
 
     def record_admission(self, sequence: SequenceState) -> None:
         """Of a sequence in the batch; counts its prompt once, however often it is admitted again."""
@@ -111,6 +119,9 @@ class StatsRecorder:
             num_steps=self.num_steps,
             num_rows=self.num_rows,
             forward_seconds=self.forward_seconds,
+            step_seconds=self.step_seconds,
+            predicted_step_seconds=self.predicted_step_seconds,
+            step_error_seconds=self.step_error_seconds,
             ttft_seconds=self._ttft.snapshot(),
             inter_token_seconds=self._inter_token.snapshot(),
             e2e_seconds=self._e2e.snapshot(),

@@ -38,15 +38,24 @@ class StepRecord:
     draft_s: float
     forward_s: float
     step_s: float
+    # what the whole step was predicted to take, None where nothing predicts
+    predicted_s: float | None = None
 
     def __str__(self) -> str:
         parts = ", ".join(f"{s.request_id}: {s.prefill_rows}p+{s.tree_nodes}t -> {s.committed}" for s in self.sequences)
         times = f"draft {self.draft_s * 1e3:.1f} forward {self.forward_s * 1e3:.1f} step {self.step_s * 1e3:.1f} ms"
-        return f"step {self.step_id}: {self.rows} rows [{parts}] {times}"
+        predicted = "" if self.predicted_s is None else f" (predicted {self.predicted_s * 1e3:.1f})"
+        return f"step {self.step_id}: {self.rows} rows [{parts}] {times}{predicted}"
 
 
 def record_step(
-    batch: StepBatch, output: StepOutput, num_committed: Sequence[int], *, draft_s: float, step_s: float
+    batch: StepBatch,
+    output: StepOutput,
+    num_committed: Sequence[int],
+    *,
+    draft_s: float,
+    step_s: float,
+    predicted_s: float | None,
 ) -> StepRecord:
     """`num_committed[i]` is the number of tokens that sequence i of the batch got."""
     sequences = []
@@ -55,7 +64,7 @@ def record_step(
         accepted = min(committed, len(path.accepted_nodes)) if path is not None else 0
         prefill_rows = step.row_end - step.row_start - tree_nodes
         sequences.append(SequenceRecord(step.request_id, prefill_rows, tree_nodes, accepted, committed))
-    return StepRecord(batch.step_id, batch.num_rows, tuple(sequences), draft_s, output.forward_s, step_s)
+    return StepRecord(batch.step_id, batch.num_rows, tuple(sequences), draft_s, output.forward_s, step_s, predicted_s)
 
 
 class StepTrace:

@@ -107,6 +107,17 @@ _SCALARS = (
     _Scalar("steps", "Batched forwards.", lambda s: _one(s.num_steps)),
     _Scalar("step_rows", "Rows of all batched forwards.", lambda s: _one(s.num_rows)),
     _Scalar("forward_seconds", "Wall time in forward and verification.", lambda s: _one(s.forward_seconds)),
+    _Scalar("step_seconds", "Wall time of steps, drafting included.", lambda s: _one(s.step_seconds)),
+    _Scalar(
+        "predicted_step_seconds",
+        "Predicted wall time of steps, where the budget is automatic.",
+        lambda s: _one(s.predicted_step_seconds),
+    ),
+    _Scalar(
+        "step_error_seconds",
+        "Sum over steps of the distance between predicted and observed wall time.",
+        lambda s: _one(s.step_error_seconds),
+    ),
     _Scalar(
         "request_success",
         "Finished requests.",

@@ -24,6 +24,10 @@ def test_the_environment_names_another_model(monkeypatch: pytest.MonkeyPatch) ->
     assert (config.model, config.engine.budget) == ("org/other", 8)
 
 
+def test_the_budget_may_be_automatic() -> None:
+    assert GooseConfig.from_args({"engine": {"budget": "auto"}}).engine.budget == "auto"
+
+
 def test_the_served_name_may_differ_from_the_model() -> None:
     assert GooseConfig.from_args({"model": "org/other", "served_model_name": "duck"}).model_name == "duck"
 
@@ -32,7 +36,9 @@ def test_the_served_name_may_differ_from_the_model() -> None:
     ("args", "field"),
     [
         ({"modle": "x"}, "modle"),
-        ({"engine": {"budget": 0}}, "engine.budget"),
+        ({"engine": {"budget": 0}}, "engine.budget: .*or auto, not 0"),
+        ({"engine": {"budget": "much"}}, "engine.budget: .*or auto, not 'much'"),
+        ({"engine": {"budget": True}}, "engine.budget"),
         ({"engine": {"speed": 9}}, "engine.speed"),
         ({"dtype": "int3"}, "dtype"),
         ({"report_period_s": 0}, "report_period_s"),

@@ -9,7 +9,7 @@ from engine_helpers import ScriptedSpeculator, make_engine, make_request, plain_
 from fakes import EOS, FakeTokenizer, looping_model
 
 from goose.observation import Harvest, TreeOutcome
-from goose.tree import IntArray, TokenTree, TreeBatch
+from goose.tree import FloatArray, IntArray, TokenTree, TreeBatch
 from goose_ray.engine.drafting import unverifiable
 
 MODEL = looping_model()
@@ -34,7 +34,14 @@ class Faulty(ScriptedSpeculator):
         self._maybe_break("start_request")
         super().start_request(request_id, prompt_ids, stop_token_ids=stop_token_ids)
 
-    def propose(self, request_ids: Sequence[str], *, max_draft_depths: Sequence[int], max_nodes: int) -> TreeBatch:
+    def propose(
+        self,
+        request_ids: Sequence[str],
+        *,
+        max_draft_depths: Sequence[int],
+        max_nodes: int,
+        step_seconds: FloatArray | None = None,
+    ) -> TreeBatch:
         self._maybe_break("propose")
         return self.spoil(super().propose(request_ids, max_draft_depths=max_draft_depths, max_nodes=max_nodes))
 

@@ -12,6 +12,7 @@ from goose_ray.engine.request import SourceStats
 from goose_ray.engine.sequence import SequenceState
 from goose_ray.engine.stats import TTFT_BOUNDS, EngineStats, Histogram, merge_stats
 from goose_ray.engine.stats_recorder import StatsRecorder
+from goose_ray.engine.trace import StepRecord
 
 
 def snapshot(recorder: StatsRecorder) -> EngineStats:
@@ -90,7 +91,7 @@ def some_stats(scale: int) -> EngineStats:
     for count in range(1, scale + 1):
         recorder.record_tokens(sequence(arrived_s=0.0), count, 0.25 * count)
         recorder.record_tree(count + 1, count, {f"source {count % 2}": (count, 1)})
-        recorder.record_step(10 * count, 0.5)
+        recorder.record_step(StepRecord(0, 10 * count, (), 0.0, 0.5, 0.75, 1.0))
         recorder.record_finish("stop" if count % 2 else "length", seconds=float(count))
     return snapshot(recorder)
 
@@ -103,5 +104,6 @@ def test_merging_is_addition() -> None:
     assert merged.accepted_per_position == (3, 1)
     assert merged.by_source["source 1"] == SourceStats(2, 2)
     assert merged.ttft_seconds.count == 3
+    assert (merged.step_seconds, merged.predicted_step_seconds, merged.step_error_seconds) == (2.25, 3.0, 0.75)
     assert merge_stats([a, b, c]) == merge_stats([c, merge_stats([b, a])])
     assert merge_stats([a]) == merge_stats([a, EngineStats()]) == a

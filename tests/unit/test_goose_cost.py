@@ -35,7 +35,7 @@ def measured(rounds: int = 3, noise: float = 0.05) -> CostModel:
 @pytest.mark.parametrize("context", [64, 300, 2000])
 def test_it_predicts_what_it_was_shown_and_what_lies_between(rows: int, context: int) -> None:
     shape = alone(rows, context)
-    assert measured().predict(shape) == pytest.approx(true_seconds(shape), rel=0.1)
+    assert measured().predict(shape) == pytest.approx(true_seconds(shape), rel=0.12)
 
 
 def test_the_curve_keeps_the_jump_and_the_plateau() -> None:
@@ -134,7 +134,7 @@ def test_a_snapshot_goes_on_where_it_was_taken() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("mean", [1.0]), ("mean", [math.nan] * 21), ("mean", [-1.0] * 21), ("covariance", [[1.0]]), ("noise", 7.0)],
+    [("seconds", [1.0]), ("seconds", [math.nan] * 21), ("seconds", [-1.0] * 21), ("covariance", [[1.0]]), ("noise", 7.0)],
 )
 def test_a_snapshot_that_is_none_is_refused(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):

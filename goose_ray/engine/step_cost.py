@@ -1,0 +1,66 @@
+"""The engine's side of the cost model: what a step's duration depends on, and what more tree nodes would add to it.
+
+Knows no trees' contents and no policy.
+"""
+
+from goose.cost import CostModel, StepShape
+from goose.tree import FloatArray
+from goose_ray.engine.scheduler import Schedule
+from goose_ray.engine.step import StepBatch
+
+__all__ = ["StepCost", "shape_of"]
+
+# Standard deviations by which a size that was not seen for long is taken to be cheaper, so that it is tried again.
+_OPTIMISM = 0.5
+
+
+class StepCost:
+    """What the engine asks of its cost model; without one, nothing is known and nothing learned."""
+
+    def __init__(self, model: CostModel | None) -> None:
+        self._model = model
+
+    def seconds(self, schedule: Schedule) -> FloatArray | None:
+        """[most nodes + 1] float32: predicted duration of the scheduled step with r tree nodes, anchors included.
+
+        Prefill is counted in: r = 0 would be the step without its trees.
+        """
+        if self._model is None or not self._model.num_observed:
+            return None
+        entries = schedule.sequences
+        contexts = [entry.sequence.num_computed for entry in entries]
+        # An anchor is a node of its tree.
+        others = [entry.num_chain - entry.has_tree for entry in entries]
+        in_trees = [context for entry, context in zip(entries, contexts, strict=True) if entry.has_tree]
+        fixed = StepShape(
+            rows=sum(others),
+            sequences=len(entries),
+            context=sum(contexts),
+            attended=sum(rows * context for rows, context in zip(others, contexts, strict=True)),
+        )
+        return self._model.curve(
+            fixed,
+            len(in_trees) + schedule.max_draft_nodes,
+            context_per_row=sum(in_trees) / max(1, len(in_trees)),
+            optimism=_OPTIMISM,
+        )
+
+    def observe(self, batch: StepBatch, seconds: float) -> float | None:
+        """Learns what a step took; returns what had been predicted."""
+        if self._model is None:
+            return None
+        shape = shape_of(batch)
+        predicted = self._model.predict(shape) if self._model.num_observed else None
+        self._model.observe(shape, seconds)
+        return predicted
+
+
+def shape_of(batch: StepBatch) -> StepShape:
+    contexts = [len(step.context_slots) for step in batch.sequences]
+    counts = [step.row_end - step.row_start for step in batch.sequences]
+    return StepShape(
+        rows=batch.num_rows,
+        sequences=len(contexts),
+        context=sum(contexts),
+        attended=sum(rows * context for rows, context in zip(counts, contexts, strict=True)),
+    )

@@ -1,0 +1,132 @@
+"""The engine and its cost model: what is predicted of a step, what is learned from it, what a policy is told."""
+
+import numpy as np
+import pytest
+from engine_helpers import ScriptedSpeculator, make_request, run
+from fakes import EOS, FakeRunner, FakeTokenizer, looping_model
+
+from goose.cost import CostModel, StepShape
+from goose.speculator import Speculator
+from goose.tree import FloatArray, TreeBatch
+from goose_ray.config import EngineConfig
+from goose_ray.engine.engine import Engine
+from goose_ray.engine.step import StepBatch
+from goose_ray.engine.step_cost import shape_of
+
+MODEL = looping_model()
+
+
+class Machine:
+    """A clock that goes on by `seconds[rows]` (the last for more) a forward."""
+
+    def __init__(self, seconds: list[float]) -> None:
+        self.now_s, self.seconds = 0.0, seconds
+        self.shapes: list[StepShape] = []
+
+    def work(self, batch: StepBatch) -> None:
+        self.shapes.append(shape_of(batch))
+        self.now_s += self.seconds[min(batch.num_rows, len(self.seconds) - 1)]
+
+    def engine(self, speculator: ScriptedSpeculator | Speculator, cost: CostModel | None) -> Engine:
+        return Engine(
+            FakeRunner(MODEL, on_step=self.work),
+            speculator,
+            FakeTokenizer(specials=(EOS,)),
+            EngineConfig(max_batch_rows=64, prefix_cache=False),
+            cost=cost,
+            clock=lambda: self.now_s,
+        )
+
+
+class Listening(ScriptedSpeculator):
+    """Keeps the durations that it was told."""
+
+    def propose(self, *args: object, step_seconds: FloatArray | None = None, **kwargs: object) -> TreeBatch:
+        self.told = [*getattr(self, "told", []), step_seconds]
+        return super().propose(*args, **kwargs)  # type: ignore[arg-type]
+
+
+def known(seconds: list[float], *, rounds: int = 3) -> CostModel:
+    model = CostModel(max_rows=64)
+    for _ in range(rounds):
+        for rows in range(1, 65):
+            model.observe(StepShape(rows, 1, 0, 0), seconds[min(rows, len(seconds) - 1)])
+    return model
+
+
+def test_steps_are_predicted_and_learned_from() -> None:
+    before, now = [0.1] * 65, [0.3] * 65
+    machine, model = Machine(now), known(before)
+    engine = machine.engine(ScriptedSpeculator(MODEL, length=3, num_right=0), model)
+    run(engine, make_request(max_tokens=40, ignore_eos=True))
+    records = engine.trace.last()
+    assert records[0].predicted_s == pytest.approx(0.1, rel=0.01)
+    assert records[-1].predicted_s == pytest.approx(0.3, rel=0.05)
+    assert all(record.step_s == pytest.approx(0.3) for record in records)
+    assert "(predicted 100.0)" in str(records[0])
+    stats = engine.stats()
+    assert stats.step_seconds == pytest.approx(0.3 * stats.num_steps)
+    assert stats.predicted_step_seconds == pytest.approx(sum(record.predicted_s or 0 for record in records))
+    assert stats.step_error_seconds == pytest.approx(stats.step_seconds - stats.predicted_step_seconds, rel=0.2)
+    assert model.predict(StepShape(4, 1, 20, 60)) == pytest.approx(0.3, rel=0.05)
+
+
+def test_without_a_model_nothing_is_predicted() -> None:
+    speculator = Listening(MODEL)
+    engine = Machine([0.1]).engine(speculator, None)
+    run(engine, make_request())
+    assert {record.predicted_s for record in engine.trace.last()} == {None}
+    assert set(speculator.told) == {None}
+    assert engine.stats().predicted_step_seconds == 0.0
+    assert engine.stats().step_seconds > 0.0
+
+
+def test_a_model_that_knows_nothing_yet_learns_from_the_first_step() -> None:
+    model = CostModel(max_rows=64)
+    engine = Machine([0.1]).engine(Listening(MODEL), model)
+    run(engine, make_request())
+    assert engine.trace.last()[0].predicted_s is None
+    assert model.predict(StepShape(8, 1, 10, 80)) == pytest.approx(0.1, rel=0.1)
+
+
+def test_the_durations_count_prefill_and_context_in() -> None:
+    seconds = [0.01 * rows for rows in range(65)]
+    model, speculator = known(seconds), Listening(MODEL, length=3, num_right=0)
+    machine = Machine(seconds)
+    engine = machine.engine(speculator, model)
+    engine.add_request(make_request("decoding", (1, 2, 3), max_tokens=40, ignore_eos=True))
+    for _ in range(4):
+        engine.step()
+    engine.add_request(make_request("prefilling", tuple(range(1, 21)), max_tokens=40, ignore_eos=True))
+    engine.step()
+    told = speculator.told[-1]
+    assert told is not None
+    # 19 rows of prefill, and the two anchors of what are trees from now on
+    assert told[2] == pytest.approx(0.21, rel=0.1)
+    assert told[10] == pytest.approx(0.29, rel=0.1)
+    assert machine.shapes[-1].rows == 19 + 2 * 4
+    record = engine.trace.last()[-1]
+    assert record.predicted_s == pytest.approx(told[8], rel=0.1)
+
+
+def test_the_shape_of_a_step() -> None:
+    machine = Machine([0.1])
+    engine = machine.engine(ScriptedSpeculator(MODEL, length=3, num_right=0), None)
+    for name in "ab":
+        engine.add_request(make_request(name, (1, 2, 3), max_tokens=40, ignore_eos=True))
+    engine.step()
+    engine.step()
+    assert machine.shapes == [StepShape(2 * 6, 2, 0, 0), StepShape(2 * 4, 2, 2 * 3, 2 * 4 * 3)]
+
+
+def test_the_machine_decides_the_size_of_trees() -> None:
+    """Automatic budget on two machines: rows for nothing, and rows that each cost a whole step."""
+    sizes = []
+    for seconds in ([1.0] * 65, [1.0 * max(1, rows) for rows in range(65)]):
+        machine = Machine(seconds)
+        speculator = Speculator(policy="anisotropic", budget=None, harvest_k=4)
+        engine = machine.engine(speculator, known(seconds))
+        run(engine, make_request(max_tokens=60, ignore_eos=True))
+        sizes.append(np.mean([record.rows for record in engine.trace.last()[5:]]))
+    assert sizes[0] > 4
+    assert sizes[1] < 1.5
