@@ -117,16 +117,16 @@ class TokenTree:
         """
         if num_nodes >= self.num_nodes:
             return self
-        return self._only(np.sort(np.argsort(-self.path_probs(), kind="stable")[:num_nodes]))
+        return self.only(np.sort(np.argsort(-self.path_probs(), kind="stable")[:num_nodes]))
 
     def within(self, max_depth: int) -> "TokenTree":
         """The tree of the nodes at most `max_depth` deep."""
         if not (self.depths > max_depth).any():
             return self
-        return self._only(np.flatnonzero(self.depths <= max_depth))
+        return self.only(np.flatnonzero(self.depths <= max_depth))
 
-    def _only(self, kept: IntArray) -> "TokenTree":
-        """The tree of some nodes, ascending, the parent of each of them among them."""
+    def only(self, kept: IntArray) -> "TokenTree":
+        """The tree of some nodes: their indices, ascending, the parent of each of them among them."""
         new_index = np.full(self.num_nodes, -1, dtype=np.int64)
         new_index[kept] = np.arange(len(kept))
         parents = self.parents[kept]

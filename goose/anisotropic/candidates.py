@@ -5,43 +5,56 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from goose.anisotropic.features import (
-    MERGED_PAIR,
-    MERGED_TOKEN,
-    PAIR,
-    PLACE,
+from goose.anisotropic.successors import FIRST_ENTRY, NUM_ENTRIES, find_rows
+from goose.anisotropic.texts import NUM_SUCCESSORS
+from goose.anisotropic.workspace import (
+    AT,
+    BEFORE,
+    ID,
+    IN_PAIR,
+    IN_PAIR_MEAN,
+    IN_PLACE,
+    IN_TOKEN,
+    IN_TOKEN_MEAN,
+    IN_TRIPLE,
+    LENGTH,
+    MAX_CANDIDATES,
+    NEXT,
+    NUM_STAMPS,
+    OWN_FOLLOWED,
+    OWN_LENGTH,
+    OWN_VOTES,
+    POOL_FOLLOWED,
+    POOL_LENGTH,
+    POOL_VOTES,
+    SOURCE,
     TOKEN,
-    TRIPLE,
-    probability_bucket,
+    TWICE_BEFORE,
 )
-from goose.anisotropic.occurrences import following, token_before
-from goose.anisotropic.successors import NUM_MERGED, find_row
-from goose.anisotropic.texts import NO_TOKEN, NUM_SUCCESSORS
-from goose.anisotropic.workspace import MAX_CANDIDATES, Candidates, Memory, Requests, Workspace
 from goose.jit import jit
 
 __all__ = ["CONTEXT", "POOL", "TRANSITIONS", "Evidence", "gather_candidates"]
 
-# Bits of `Workspace.candidate_sources`.
+# Bits of the column `SOURCE`.
 CONTEXT, TRANSITIONS, POOL = 1, 2, 4
-
-# Columns of `Workspace.votes`: longest match that continues with the candidate, long matches that do, and how likely
-# the target found that continuation at the longest.
-OWN_LENGTH, OWN_VOTES, OWN_FOLLOWED, POOL_LENGTH, POOL_VOTES, POOL_FOLLOWED = range(6)
 
 # A match this long says more than the tables: they are not asked.
 _HELD_MATCH = 10
 # The row at a matched place counts from this length on.
 _PLACE_MATCH = 3
-# Row entries below these are no candidates (bucket 4 starts at 0.01).
-_MIN_BUCKET, _MIN_MERGED = 4, 0.02
+# Row entries below this bucket are no candidates (bucket 4 starts at 0.01).
+_MIN_BUCKET = 4
+# Behind the stamps: serial number of the expansion, number of candidates.
+_SERIAL, _COUNT = NUM_STAMPS, NUM_STAMPS + 1
 
 
 class Evidence(NamedTuple):
     """What was found for a node, beside its candidates. Rows are row numbers or positions, -1: none."""
 
+    num_candidates: int
     longest_own: int
     longest_pool: int
+    num_own: int
     # matches at least half as long as the longest
     own_votes: int
     pool_votes: int
@@ -56,120 +69,158 @@ class Evidence(NamedTuple):
 
 @jit
 def gather_candidates(
-    memory: Memory, requests: Requests, work: Workspace, slot: int, node: int, expansion: int
+    followed: NDArray[np.uint8],
+    row_rests: NDArray[np.uint8],
+    rows: NDArray[np.int32],
+    tokens: NDArray[np.int32],
+    pairs: NDArray[np.int32],
+    triples: NDArray[np.int32],
+    nodes: NDArray[np.int32],
+    own: NDArray[np.int32],
+    pool: NDArray[np.int32],
+    num_occurrences: NDArray[np.int32],
+    candidates: NDArray[np.int32],
+    stamps: NDArray[np.int64],
+    end: int,
+    scope: int,
+    node: int,
+    expansion: int,
 ) -> Evidence:
-    """Fills the expansion's candidates, their votes, and the features that come from rows, as bucket numbers."""
-    texts, successors, lists = memory.texts, memory.successors, work.candidates
-    start, end, scope = requests.starts[slot], requests.ends[slot], requests.scopes[slot]
-    lists.counts[expansion] = 0
-
+    """Fills the candidates of one node: which sources name them, by what matches, and how likely rows find them."""
+    stamps[_SERIAL] += 1
+    stamps[_COUNT] = 0
+    num_own, num_pool = int(num_occurrences[expansion, 0]), int(num_occurrences[expansion, 1])
     longest_own = longest_pool = 0
     place = pool_place = -1
-    for i in range(work.num_own[expansion]):
-        if work.own_lengths[expansion, i] > longest_own:
-            longest_own, place = int(work.own_lengths[expansion, i]), int(work.own_at[expansion, i])
-    for i in range(work.num_pool[expansion]):
-        if work.pool_lengths[expansion, i] > longest_pool:
-            longest_pool, pool_place = int(work.pool_lengths[expansion, i]), int(work.pool_at[expansion, i])
+    for i in range(num_own):
+        if own[expansion, i, LENGTH] > longest_own:
+            longest_own, place = int(own[expansion, i, LENGTH]), int(own[expansion, i, AT])
+    for i in range(num_pool):
+        if pool[expansion, i, LENGTH] > longest_pool:
+            longest_pool, pool_place = int(pool[expansion, i, LENGTH]), int(pool[expansion, i, AT])
 
     own_votes = pool_votes = 0
     latest = -1
-    for i in range(work.num_own[expansion]):
-        position, length = int(work.own_at[expansion, i]), int(work.own_lengths[expansion, i])
-        candidate = _candidate(lists, expansion, following(texts.token_ids, work.paths, node, position, end), CONTEXT)
+    for i in range(num_own):
+        position, length = int(own[expansion, i, AT]), int(own[expansion, i, LENGTH])
+        candidate = _candidate(candidates, stamps, int(own[expansion, i, NEXT]), CONTEXT)
         if candidate < 0:
             continue
         if 2 * length >= longest_own:
             own_votes += 1
-            lists.votes[candidate, OWN_VOTES] += 1
+            candidates[candidate, OWN_VOTES] += 1
         if latest < 0:
             latest = candidate
-        if length > lists.votes[candidate, OWN_LENGTH]:
-            lists.votes[candidate, OWN_LENGTH] = length
+        if length > candidates[candidate, OWN_LENGTH]:
+            candidates[candidate, OWN_LENGTH] = length
             if position < end:
-                lists.votes[candidate, OWN_FOLLOWED] = texts.followed[position]
-    for i in range(work.num_pool[expansion]):
-        position, length = int(work.pool_at[expansion, i]), int(work.pool_lengths[expansion, i])
-        candidate = _candidate(lists, expansion, int(texts.token_ids[position + 1]), POOL)
+                candidates[candidate, OWN_FOLLOWED] = followed[position]
+    for i in range(num_pool):
+        position, length = int(pool[expansion, i, AT]), int(pool[expansion, i, LENGTH])
+        candidate = _candidate(candidates, stamps, int(pool[expansion, i, NEXT]), POOL)
         if candidate < 0:
             continue
         if 2 * length >= longest_pool:
             pool_votes += 1
-            lists.votes[candidate, POOL_VOTES] += 1
-        if length > lists.votes[candidate, POOL_LENGTH]:
-            lists.votes[candidate, POOL_LENGTH] = length
-            lists.votes[candidate, POOL_FOLLOWED] = texts.followed[position]
+            candidates[candidate, POOL_VOTES] += 1
+        if length > candidates[candidate, POOL_LENGTH]:
+            candidates[candidate, POOL_LENGTH] = length
+            candidates[candidate, POOL_FOLLOWED] = followed[position]
 
-    if longest_own < _PLACE_MATCH or place > end or texts.row_rests[place] == 0:
+    if longest_own < _PLACE_MATCH or place > end or row_rests[place] == 0:
         place = -1
     token_row = pair_row = triple_row = -1
     if place < 0 or longest_own < _HELD_MATCH:
-        a = int(work.paths.token_ids[node])
-        b = token_before(texts.token_ids, work.paths, node, end, start, 1)
-        token_row = find_row(successors.tokens.keys, a, -1, -1, scope)
-        if b != NO_TOKEN:
-            pair_row = find_row(successors.pairs.keys, a, b, -1, scope)
-            c = token_before(texts.token_ids, work.paths, node, end, start, 2)
-            if c != NO_TOKEN:
-                triple_row = find_row(successors.triples.keys, a, b, c, scope)
-    if place < 0 and longest_pool >= _PLACE_MATCH and texts.row_rests[pool_place] > 0:
+        token_row, pair_row, triple_row = find_rows(
+            tokens,
+            pairs,
+            triples,
+            int(nodes[node, TOKEN]),
+            int(nodes[node, BEFORE]),
+            int(nodes[node, TWICE_BEFORE]),
+            scope,
+        )
+    if place < 0 and longest_pool >= _PLACE_MATCH and row_rests[pool_place] > 0:
         place = pool_place
 
     # The most specific rows first: places are limited.
     if triple_row >= 0:
-        _read_row(lists, expansion, successors.triples.ids, successors.triples.buckets, triple_row, TRIPLE)
+        for entry in range(FIRST_ENTRY, FIRST_ENTRY + NUM_SUCCESSORS):
+            successor = int(triples[triple_row, entry])
+            if successor == 0:
+                break
+            candidate = _candidate(candidates, stamps, successor >> 10, TRANSITIONS)
+            if candidate >= 0:
+                candidates[candidate, IN_TRIPLE] = successor >> 5 & 31
     if place >= 0:
-        _read_row(lists, expansion, texts.row_ids, texts.row_buckets, place, PLACE)
+        for rank in range(NUM_SUCCESSORS):
+            successor = int(rows[place, rank])
+            if successor >> 5 & 31 < _MIN_BUCKET:
+                break
+            candidate = _candidate(candidates, stamps, successor >> 10, TRANSITIONS)
+            if candidate >= 0:
+                candidates[candidate, IN_PLACE] = successor >> 5 & 31
     if pair_row >= 0:
-        _read_row(lists, expansion, successors.pairs.ids, successors.pairs.buckets, pair_row, PAIR)
-        _read_mean(lists, expansion, successors.pairs.merged_ids, successors.pairs.merged_probs, pair_row, MERGED_PAIR)
+        _read_record(pairs, pair_row, candidates, stamps, IN_PAIR, IN_PAIR_MEAN)
     if token_row >= 0:
-        _read_row(lists, expansion, successors.tokens.ids, successors.tokens.buckets, token_row, TOKEN)
-        _read_mean(
-            lists, expansion, successors.tokens.merged_ids, successors.tokens.merged_probs, token_row, MERGED_TOKEN
-        )
-    return Evidence(longest_own, longest_pool, own_votes, pool_votes, latest, place, token_row, pair_row, triple_row)
+        _read_record(tokens, token_row, candidates, stamps, IN_TOKEN, IN_TOKEN_MEAN)
+    return Evidence(
+        int(stamps[_COUNT]),
+        longest_own,
+        longest_pool,
+        num_own,
+        own_votes,
+        pool_votes,
+        latest,
+        place,
+        token_row,
+        pair_row,
+        triple_row,
+    )
 
 
 @jit
-def _candidate(lists: Candidates, expansion: int, token: int, source: int) -> int:
+def _candidate(candidates: NDArray[np.int32], stamps: NDArray[np.int64], token: int, source: int) -> int:
     """The candidate of that token, a new one if need be, credited to a source; -1 without a token or a place."""
     if token < 0:
         return -1
-    count = int(lists.counts[expansion])
-    for candidate in range(count):
-        if lists.ids[expansion, candidate] == token:
-            lists.sources[expansion, candidate] |= source
+    count = int(stamps[_COUNT])
+    stamp = int(stamps[token & (NUM_STAMPS - 1)])
+    if stamp // MAX_CANDIDATES == stamps[_SERIAL]:
+        # Most often the token itself; else two tokens share the place, and all are looked through.
+        candidate = stamp % MAX_CANDIDATES
+        if candidates[candidate, ID] != token:
+            candidate = 0
+            while candidate < count and candidates[candidate, ID] != token:
+                candidate += 1
+        if candidate < count:
+            candidates[candidate, SOURCE] |= source
             return candidate
     if count == MAX_CANDIDATES:
         return -1
-    lists.counts[expansion] = count + 1
-    lists.ids[expansion, count] = token
-    lists.sources[expansion, count] = source
-    lists.votes[count] = 0
-    lists.features[expansion, count] = 0
+    stamps[token & (NUM_STAMPS - 1)] = stamps[_SERIAL] * MAX_CANDIDATES + count
+    stamps[_COUNT] = count + 1
+    for column in range(SOURCE, IN_TOKEN_MEAN + 1):
+        candidates[count, column] = 0
+    candidates[count, ID] = token
+    candidates[count, SOURCE] = source
     return count
 
 
 @jit
-def _read_row(
-    lists: Candidates, expansion: int, ids: NDArray[np.int32], buckets: NDArray[np.uint8], row: int, group: int
+def _read_record(
+    records: NDArray[np.int32],
+    row: int,
+    candidates: NDArray[np.int32],
+    stamps: NDArray[np.int64],
+    in_row: int,
+    in_mean: int,
 ) -> None:
-    for rank in range(NUM_SUCCESSORS):
-        if buckets[row, rank] < _MIN_BUCKET:
-            return
-        candidate = _candidate(lists, expansion, int(ids[row, rank]), TRANSITIONS)
+    for entry in range(FIRST_ENTRY, FIRST_ENTRY + NUM_ENTRIES):
+        successor = int(records[row, entry])
+        if successor & 1023 == 0:
+            continue
+        candidate = _candidate(candidates, stamps, successor >> 10, TRANSITIONS)
         if candidate >= 0:
-            lists.features[expansion, candidate, group] = buckets[row, rank]
-
-
-@jit
-def _read_mean(
-    lists: Candidates, expansion: int, ids: NDArray[np.int32], probs: NDArray[np.float32], row: int, group: int
-) -> None:
-    for entry in range(NUM_MERGED):
-        probability = float(probs[row, entry])
-        if probability >= _MIN_MERGED:
-            candidate = _candidate(lists, expansion, int(ids[row, entry]), TRANSITIONS)
-            if candidate >= 0:
-                lists.features[expansion, candidate, group] = probability_bucket(probability)
+            candidates[candidate, in_row] = successor >> 5 & 31
+            candidates[candidate, in_mean] = successor & 31

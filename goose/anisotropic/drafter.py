@@ -6,18 +6,17 @@ model among all; weights hold no text. A request's prompt is seen by itself alon
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.archive import UNSALTED, TextArchive
 from goose.anisotropic.budget import TreeLimits
-from goose.anisotropic.steps import add_rows, build_trees, commit_tokens, learn_path, move_text
+from goose.anisotropic.steps import add_rows, build_trees, commit_tokens, learn_paths, move_text
 from goose.anisotropic.successors import new_successors
-from goose.anisotropic.tree import flatten
 from goose.anisotropic.weights import Weights
 from goose.anisotropic.workspace import (
-    MAX_TREE_NODES,
     OWN_TREND,
     TAU,
     TEMPERATURE,
@@ -50,13 +49,6 @@ class _Request:
     stop_ids: IntArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Proposed:
-    tree: TokenTree
-    # [num_nodes] int64: the tree's nodes in the workspace
-    nodes: IntArray
-
-
 class Drafter:
     """`max_positions`: tokens of text kept, live and past; live requests that need more get more.
 
@@ -69,11 +61,9 @@ class Drafter:
         self._learning_rate = learning_rate
         self._slots = new_requests(8)
         self._free_slots = list(range(8))
-        self._work = new_workspace(1)
-        self._max_sequences = 1
+        self._work = new_workspace()
         self._requests = RequestStates[_Request]("the drafter")
         self._slot_of: dict[str, int] = {}
-        self._proposed: dict[str, _Proposed] = {}
         self._num_owners = 0
 
     @property
@@ -82,14 +72,14 @@ class Drafter:
         successors = self._memory.successors
         return {
             "texts": sum(array.nbytes for array in self._memory.texts),
-            "token_rows": sum(array.nbytes for array in successors.tokens),
-            "pair_rows": sum(array.nbytes for array in successors.pairs),
-            "triple_rows": sum(array.nbytes for array in successors.triples),
+            "token_rows": successors.tokens.nbytes + successors.token_means.nbytes,
+            "pair_rows": successors.pairs.nbytes + successors.pair_means.nbytes,
+            "triple_rows": successors.triples.nbytes,
         }
 
     @property
     def workspace(self) -> Workspace:
-        """What the last proposal was made from; to be read, and gone with the next."""
+        """What the last tree was made from; to be read, and gone with the next."""
         return self._work
 
     @property
@@ -112,13 +102,13 @@ class Drafter:
         slot, slots = self._free_slots.pop(), self._slots
         slots.starts[slot], slots.ends[slot], slots.output_starts[slot] = start, start - 1, start + num_prompt
         slots.owners[slot], slots.scopes[slot] = self._new_owner(), scope
-        slots.adapted[slot] = 0.0
+        slots.adapted[slot], slots.recent[slot] = 0.0, 0
         slots.adapted[slot, TEMPERATURE] = 1.0
         slots.adapted[slot, OWN_TREND] = slots.adapted[slot, TOP_TREND] = _START_TREND
         stop_ids = np.array(sorted(request.stop_token_ids), dtype=np.int64)
         self._requests.start(request.request_id, _Request(slot, size, request.cache_salt, stop_ids))
         self._slot_of[request.request_id] = slot
-        commit_tokens(self._memory, slots, slot, np.array(request.prompt_ids, dtype=np.int32))
+        self._commit([slot], [np.array(request.prompt_ids, dtype=np.int64)])
 
     def propose(
         self, queries: Sequence[TreeQuery], limits: TreeLimits, max_nodes: int, source_bits: IntArray
@@ -128,9 +118,9 @@ class Drafter:
         `source_bits` [8] translates the bits of `goose.anisotropic.candidates` to those of `TokenTree.sources`.
         """
         states = [self._requests[query.request_id] for query in queries]
-        if len(queries) > self._max_sequences:
-            self._max_sequences = 1 << (len(queries) - 1).bit_length()
-            self._work = new_workspace(self._max_sequences)
+        starts = np.empty(len(queries) + 1, np.int64)
+        room = int(limits.max_nodes.sum())
+        columns, probs, path_probs = np.empty((4, room), np.int64), np.empty(room, np.float32), np.empty(room)
         build_trees(
             self._memory,
             self._slots,
@@ -142,34 +132,35 @@ class Drafter:
             np.array([query.max_depth for query in queries], dtype=np.int64),
             np.concatenate([state.stop_ids for state in states]),
             np.cumsum([0] + [len(state.stop_ids) for state in states]),
+            source_bits,
+            starts,
+            columns,
+            probs,
+            path_probs,
         )
-        nodes, parents, starts = self._flattened(len(queries))
-        if len(nodes) > max_nodes:
-            self._cut(nodes, starts, max_nodes)
-            nodes, parents, starts = self._flattened(len(queries))
-        work = self._work
-        token_ids, depths = work.paths.token_ids[nodes].astype(np.int64), work.paths.depths[nodes].astype(np.int64)
-        sources, probs = source_bits[work.sources[nodes]], work.probs[nodes].astype(np.float32)
-        trees = []
-        self._proposed.clear()
-        for query, first, last in zip(queries, starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-            part = slice(first, last)
-            tree = TokenTree(token_ids[part], parents[part], depths[part], sources[part], probs[part])
-            self._proposed[query.request_id] = _Proposed(tree, nodes[part])
-            trees.append(tree)
-        return trees
+        total = int(starts[-1])
+        token_ids, parents, depths, sources = columns[:, :total].copy()
+        kept_probs = probs[:total].copy()
+        bounds = starts.tolist()
+        trees = [
+            TokenTree(token_ids[i:j], parents[i:j], depths[i:j], sources[i:j], kept_probs[i:j])
+            for i, j in pairwise(bounds)
+        ]
+        return trees if total <= max_nodes else _cut(trees, path_probs[:total], starts, max_nodes)
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
-        for outcome in outcomes:
-            state = self._requests[outcome.request_id]
-            proposed = self._proposed.pop(outcome.request_id, None)
-            # A tree that was not proposed here teaches nothing: its nodes were not weighed.
-            if proposed is not None and proposed.tree is outcome.tree and self._learning_rate > 0:
-                nodes = proposed.nodes[np.concatenate(([0], outcome.accepted_nodes))]
-                chosen = np.append(outcome.tree.token_ids[outcome.accepted_nodes], outcome.bonus_id)
-                learn_path(self._memory, self._slots, self._work, state.slot, nodes, chosen, self._learning_rate)
-            if len(outcome.committed_ids):
-                self._commit(state, np.array(outcome.committed_ids, dtype=np.int32))
+        if outcomes:
+            states = [self._requests[outcome.request_id] for outcome in outcomes]
+            slots = [state.slot for state in states]
+            if self._learning_rate > 0:
+                chosen = [
+                    np.append(outcome.committed_ids[: len(outcome.accepted_nodes)], outcome.bonus_id)
+                    for outcome in outcomes
+                ]
+                self._learn(slots, chosen)
+            for state, outcome in zip(states, outcomes, strict=True):
+                self._make_room(state, len(outcome.committed_ids))
+            self._commit(slots, [outcome.committed_ids for outcome in outcomes])
         if harvest is not None and len(harvest.token_ids):
             self._add_rows(harvest)
 
@@ -177,7 +168,6 @@ class Drafter:
         """Forgets the request. Its output, and the rows harvested for it, stay for others of its salt."""
         state = self._requests.stop(request_id)
         del self._slot_of[request_id]
-        self._proposed.pop(request_id, None)
         start, end = int(self._slots.starts[state.slot]), int(self._slots.ends[state.slot])
         output_start = int(self._slots.output_starts[state.slot])
         if end < output_start:
@@ -187,15 +177,35 @@ class Drafter:
             self._archive.retire(start, state.segment_size, state.cache_salt, kept=kept)
         self._free_slots.append(state.slot)
 
-    def _commit(self, state: _Request, token_ids: NDArray[np.int32]) -> None:
+    def _learn(self, slots: list[int], chosen: list[IntArray]) -> None:
+        learn_paths(
+            self._memory,
+            self._slots,
+            self._work,
+            np.array(slots, dtype=np.int64),
+            np.concatenate(chosen, dtype=np.int64),
+            _bounds(chosen),
+            self._learning_rate,
+        )
+
+    def _commit(self, slots: list[int], token_ids: list[IntArray]) -> None:
+        commit_tokens(
+            self._memory,
+            self._slots,
+            np.array(slots, dtype=np.int64),
+            np.concatenate(token_ids, dtype=np.int64),
+            _bounds(token_ids),
+        )
+
+    def _make_room(self, state: _Request, num_tokens: int) -> None:
+        """Moves a text that its segment cannot hold any longer."""
         slots, slot = self._slots, state.slot
         start, end = int(slots.starts[slot]), int(slots.ends[slot])
-        if end + 1 + len(token_ids) > start + state.segment_size:
-            old_size, state.segment_size = state.segment_size, 2 * (end + 1 - start + len(token_ids))
+        if end + 1 + num_tokens > start + state.segment_size:
+            old_size, state.segment_size = state.segment_size, 2 * (end + 1 - start + num_tokens)
             moved, _ = self._open(state.segment_size, state.cache_salt)
             move_text(self._memory, slots, slot, moved, self._new_owner())
             self._archive.discard(start, old_size, state.cache_salt)
-        commit_tokens(self._memory, slots, slot, token_ids)
 
     def _add_rows(self, harvest: Harvest) -> None:
         num_rows = len(harvest.token_ids)
@@ -212,29 +222,14 @@ class Drafter:
             self._slots,
             slots,
             positions,
-            np.array(harvest.token_ids, dtype=np.int32),
-            np.array(harvest.previous_ids, dtype=np.int32),
-            np.array(harvest.top_ids, dtype=np.int32),
+            np.array(harvest.token_ids, dtype=np.int64),
+            np.array(harvest.previous_ids, dtype=np.int64),
+            np.array(harvest.top_ids, dtype=np.int64),
             np.array(harvest.top_probs, dtype=np.float32),
             # A row of unknown origin may be anyone's; it is nobody's while there are salts to keep apart.
             0 if origin is not None or self._archive.is_salted else UNSALTED,
+            self._work,
         )
-
-    def _flattened(self, num_sequences: int) -> tuple[IntArray, IntArray, IntArray]:
-        largest = num_sequences * MAX_TREE_NODES
-        nodes, parents = np.empty(largest, np.int64), np.empty(largest, np.int64)
-        starts = np.empty(num_sequences + 1, np.int64)
-        total = flatten(self._work, num_sequences, nodes, parents, starts)
-        return nodes[:total].copy(), parents[:total].copy(), starts
-
-    def _cut(self, nodes: IntArray, starts: IntArray, max_nodes: int) -> None:
-        """Deselects all but the likeliest nodes of the batch and every anchor. What stays is connected.
-
-        Of equals the earlier stays, which is the parent if one of them is.
-        """
-        path_probs = self._work.path_probs[nodes]
-        path_probs[starts[:-1]] = np.inf
-        self._work.selected[nodes[np.argsort(-path_probs, kind="stable")[max_nodes:]]] = False
 
     def _open(self, size: int, cache_salt: str | None) -> tuple[int, int]:
         opened = self._archive.open(size, cache_salt)
@@ -251,3 +246,21 @@ class Drafter:
         for old, new in zip(self._slots, more, strict=True):
             new[:count] = old
         self._slots, self._free_slots = Requests(*more), list(range(count, 2 * count))
+
+
+def _bounds(parts: Sequence[IntArray]) -> IntArray:
+    """[len(parts) + 1]: where each part begins in all of them together."""
+    return np.cumsum([0] + [len(part) for part in parts])
+
+
+def _cut(trees: list[TokenTree], path_probs: NDArray[np.float64], starts: IntArray, max_nodes: int) -> list[TokenTree]:
+    """The trees of the likeliest `max_nodes` nodes of all and every anchor.
+
+    What stays is connected: of equals the earlier stays, which is the parent if one of them is.
+    """
+    order: NDArray[np.float64] = -path_probs
+    order[starts[:-1]] = -np.inf
+    kept = np.zeros(len(path_probs), np.bool_)
+    kept[np.argsort(order, kind="stable")[:max_nodes]] = True
+    parts = np.split(kept, starts[1:-1])
+    return [tree.only(np.flatnonzero(part)) for tree, part in zip(trees, parts, strict=True)]

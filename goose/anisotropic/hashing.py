@@ -2,7 +2,7 @@
 
 from goose.jit import jit
 
-__all__ = ["fingerprint", "ngram_hash"]
+__all__ = ["extended", "ngram_hash", "seeded"]
 
 _31_BITS = 0x7FFFFFFF
 # Odd, below 2**28, bits well spread: a product with a 31-bit number stays below 2**59 and its upper half is mixed.
@@ -25,16 +25,12 @@ def ngram_hash(a: int, b: int, c: int, d: int, scope: int) -> int:
 
 
 @jit
-def fingerprint(a: int, b: int, c: int, scope: int) -> int:
-    """62 bits, never 0: rows are told apart by it alone (two of a million n-grams share one with probability 1e-7)."""
-    high = _mixed(
-        _mixed(_mixed(_mixed(17, scope + 1, _MULTIPLIER_A), a + 1, _MULTIPLIER_A), b + 2, _MULTIPLIER_A),
-        c + 3,
-        _MULTIPLIER_A,
-    )
-    low = _mixed(
-        _mixed(_mixed(_mixed(91, c + 3, _MULTIPLIER_B), b + 2, _MULTIPLIER_B), a + 1, _MULTIPLIER_B),
-        scope + 1,
-        _MULTIPLIER_B,
-    )
-    return (high << 31 | low) + 1
+def seeded(scope: int, multiplier: int) -> int:
+    """Where `extended` begins; `multiplier` 0 or 1 gives independent hashes."""
+    return _mixed(17 + 74 * multiplier, scope + 1, _MULTIPLIER_B if multiplier else _MULTIPLIER_A)
+
+
+@jit
+def extended(state: int, token: int, multiplier: int) -> int:
+    """31 bits of one more token in front of those hashed so far."""
+    return _mixed(state, token + 1, _MULTIPLIER_B if multiplier else _MULTIPLIER_A)

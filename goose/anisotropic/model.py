@@ -3,7 +3,7 @@
     P(candidate j | node) = exp(z_j) / (exp(z_0) + sum_i exp(z_i)),    z = temperature * (sum of weights + bias)
 
 so agreement of sources, their competition and the probability that others have claimed already need no rules of their
-own. Weights are learned online from every reached node that was expanded, drafted candidates or not, by Adagrad
+own. Weights are learned online from every node of the verified path, drafted candidates or not, by Adagrad
 (Duchi et al. 2011) on the log loss -log P(what the target chose):
 
     g = P - [chosen],   G <- G + g^2,   w <- w - rate g / sqrt(1 + G)
@@ -16,11 +16,22 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from goose.anisotropic.candidates import gather_candidates
-from goose.anisotropic.features import AT_SUPPORT, NUM_CANDIDATE_GROUPS, NUM_NONE_GROUPS, SUPPORT
-from goose.anisotropic.occurrences import find_occurrences
-from goose.anisotropic.scoring import set_features, set_none_features
-from goose.anisotropic.workspace import SUPPORT_BIAS, TEMPERATURE, Candidates, Memory, Requests, Workspace
+from goose.anisotropic.candidates import Evidence, gather_candidates
+from goose.anisotropic.features import AT_SUPPORT
+from goose.anisotropic.occurrences import find_at_anchor, find_below
+from goose.anisotropic.scoring import candidate_features, none_features, score
+from goose.anisotropic.workspace import (
+    DEPTH,
+    EXPANSION,
+    ID,
+    MAX_CANDIDATES,
+    PARENT,
+    SUPPORT_BIAS,
+    TEMPERATURE,
+    Memory,
+    Requests,
+    Workspace,
+)
 from goose.jit import jit
 
 __all__ = ["expand", "learn"]
@@ -30,95 +41,120 @@ _BIAS_RATE, _BIAS_DECAY = 0.1, 0.01
 _TEMPERATURE_RATE, _TEMPERATURE_DECAY, _MIN_TEMPERATURE, _MAX_TEMPERATURE = 0.01, 0.01, 0.6, 1.6
 # Candidates that were as wrong as they were thought to be teach nothing and cost as much as the others.
 _MIN_GRADIENT = 1e-3
+# Keeps exp() finite whatever was learned.
+_MAX_LOGIT = 80.0
+# Place of the feature SUPPORT among those of `candidate_features`.
+_SUPPORT = 5
 
 
 @jit
-def expand(memory: Memory, requests: Requests, work: Workspace, slot: int, node: int, expansion: int) -> None:
-    """Fills the expansion of a node: occurrences, candidates, features, logits, probabilities."""
-    work.expansions[node] = expansion
-    find_occurrences(memory, requests, work, slot, node, expansion)
-    evidence = gather_candidates(memory, requests, work, slot, node, expansion)
-    set_none_features(memory, requests, work, slot, node, expansion, evidence)
-    set_features(memory, requests, work, slot, node, expansion, evidence)
-    _set_probabilities(
-        memory.weights,
-        requests.adapted,
+def expand(memory: Memory, requests: Requests, work: Workspace, slot: int, node: int, expansion: int) -> Evidence:
+    """Fills the expansion of a node, and candidates, logits and odds; the last odds are the sum of all."""
+    work.nodes[node, EXPANSION] = expansion
+    texts, successors, end = memory.texts, memory.successors, requests.ends[slot]
+    if node == 0:
+        find_at_anchor(memory, requests, work, slot)
+    else:
+        find_below(
+            texts.token_ids,
+            texts.own_heads,
+            texts.own_links,
+            texts.pool_heads,
+            texts.pool_links,
+            texts.scopes,
+            work.nodes,
+            work.own,
+            work.pool,
+            work.num_occurrences,
+            requests.starts[slot],
+            end,
+            requests.owners[slot],
+            requests.scopes[slot],
+            node,
+            int(work.nodes[int(work.nodes[node, PARENT]), EXPANSION]),
+            expansion,
+        )
+    found = gather_candidates(
+        texts.followed,
+        texts.row_rests,
+        texts.rows,
+        successors.tokens,
+        successors.pairs,
+        successors.triples,
+        work.nodes,
+        work.own,
+        work.pool,
+        work.num_occurrences,
         work.candidates,
-        work.none_features,
-        work.none_logits,
-        work.candidate_logits,
-        work.candidate_probs,
-        slot,
+        work.stamps,
+        end,
+        requests.scopes[slot],
+        node,
         expansion,
     )
+    score(
+        memory.weights,
+        successors.tokens,
+        successors.pairs,
+        requests.adapted,
+        requests.recent,
+        work.candidates,
+        work.logits,
+        slot,
+        end + 1 - requests.starts[slot],
+        int(work.nodes[node, DEPTH]),
+        found,
+    )
+    _set_odds(work.logits, work.odds, found.num_candidates)
+    return found
 
 
 @jit
-def _set_probabilities(
-    weights: NDArray[np.float64],
-    adapted: NDArray[np.float64],
-    lists: Candidates,
-    none_features: NDArray[np.int16],
-    none_logits: NDArray[np.float64],
-    logits: NDArray[np.float64],
-    probs: NDArray[np.float64],
-    slot: int,
-    expansion: int,
-) -> None:
-    temperature = adapted[slot, TEMPERATURE]
-    none = 0.0
-    for group in range(NUM_NONE_GROUPS):
-        none += weights[none_features[expansion, group]]
-    none *= temperature
-    none_logits[expansion] = none
-    largest = none
-    count, features = int(lists.counts[expansion]), lists.features
+def _set_odds(logits: NDArray[np.float64], odds: NDArray[np.float64], count: int) -> None:
+    total = math.exp(min(logits[MAX_CANDIDATES], _MAX_LOGIT))
     for candidate in range(count):
-        logit = adapted[slot, SUPPORT_BIAS + int(features[expansion, candidate, SUPPORT]) - AT_SUPPORT]
-        for group in range(NUM_CANDIDATE_GROUPS):
-            logit += weights[features[expansion, candidate, group]]
-        logit *= temperature
-        logits[expansion, candidate] = logit
-        largest = max(largest, logit)
-    total = math.exp(none - largest)
-    for candidate in range(count):
-        odds = math.exp(logits[expansion, candidate] - largest)
-        probs[expansion, candidate] = odds
-        total += odds
-    for candidate in range(count):
-        probs[expansion, candidate] /= total
+        odds[candidate] = math.exp(min(logits[candidate], _MAX_LOGIT))
+        total += odds[candidate]
+    odds[MAX_CANDIDATES] = total
 
 
 @jit
 def learn(
-    memory: Memory, requests: Requests, work: Workspace, slot: int, expansion: int, chosen: int, rate: float
+    memory: Memory,
+    requests: Requests,
+    work: Workspace,
+    slot: int,
+    depth: int,
+    found: Evidence,
+    chosen: int,
+    rate: float,
 ) -> None:
-    """One step on -log P(chosen token) at an expanded node."""
-    weights, squares = memory.weights, memory.squares
-    adapted = requests.adapted[slot]
-    count = int(work.candidates.counts[expansion])
+    """One step on -log P(chosen token) at the node expanded last."""
+    weights, squares, adapted = memory.weights, memory.squares, requests.adapted
+    tokens, pairs = memory.successors.tokens, memory.successors.pairs
+    num_tokens = requests.ends[slot] + 1 - requests.starts[slot]
     hit, none_prob = -1, 1.0
-    for candidate in range(count):
-        none_prob -= work.candidate_probs[expansion, candidate]
-        if work.candidates.ids[expansion, candidate] == chosen:
+    for candidate in range(found.num_candidates):
+        none_prob -= work.odds[candidate] / work.odds[MAX_CANDIDATES]
+        if work.candidates[candidate, ID] == chosen:
             hit = candidate
     gradient = max(none_prob, 0.0) - (1.0 if hit < 0 else 0.0)
-    by_temperature = gradient * work.none_logits[expansion]
-    for group in range(NUM_NONE_GROUPS):
-        weight = work.none_features[expansion, group]
+    by_temperature = gradient * work.logits[MAX_CANDIDATES]
+    for weight in none_features(tokens, pairs, adapted, slot, depth, found):
         squares[weight] += gradient * gradient
         weights[weight] -= rate * gradient / math.sqrt(squares[weight] + 1.0)
-    for candidate in range(count):
-        gradient = work.candidate_probs[expansion, candidate] - (1.0 if candidate == hit else 0.0)
-        by_temperature += gradient * work.candidate_logits[expansion, candidate]
+    for candidate in range(found.num_candidates):
+        gradient = work.odds[candidate] / work.odds[MAX_CANDIDATES] - (1.0 if candidate == hit else 0.0)
+        by_temperature += gradient * work.logits[candidate]
         if abs(gradient) < _MIN_GRADIENT:
             continue
-        features = work.candidates.features[expansion, candidate]
-        bias = SUPPORT_BIAS + int(features[SUPPORT]) - AT_SUPPORT
-        adapted[bias] -= _BIAS_RATE * gradient + _BIAS_DECAY * adapted[bias]
-        for group in range(NUM_CANDIDATE_GROUPS):
-            weight = features[group]
+        features = candidate_features(
+            tokens, pairs, adapted, requests.recent, work.candidates, slot, num_tokens, depth, found, candidate
+        )
+        bias = SUPPORT_BIAS + features[_SUPPORT] - AT_SUPPORT
+        adapted[slot, bias] -= _BIAS_RATE * gradient + _BIAS_DECAY * adapted[slot, bias]
+        for weight in features:
             squares[weight] += gradient * gradient
             weights[weight] -= rate * gradient / math.sqrt(squares[weight] + 1.0)
-    moved = _TEMPERATURE_RATE * by_temperature + _TEMPERATURE_DECAY * (adapted[TEMPERATURE] - 1.0)
-    adapted[TEMPERATURE] = min(_MAX_TEMPERATURE, max(_MIN_TEMPERATURE, adapted[TEMPERATURE] - moved))
+    moved = _TEMPERATURE_RATE * by_temperature + _TEMPERATURE_DECAY * (adapted[slot, TEMPERATURE] - 1.0)
+    adapted[slot, TEMPERATURE] = min(_MAX_TEMPERATURE, max(_MIN_TEMPERATURE, adapted[slot, TEMPERATURE] - moved))

@@ -1,7 +1,8 @@
 """Where the text at a node of a tree stood before: occurrences in the request's own text and in pooled outputs.
 
-At the anchor they are looked up in the index; at a child, those of its parent that continue with the child's token,
-looked up anew only when no good one is left. An own occurrence that reaches the end of the text goes on in the drafted
+At the anchor they are looked up in the index, longest n-grams first. At a child they are those of its parent that
+continue with the child's token; where none of three tokens is left, the two last tokens are looked up anew (a longer
+one would have come down from the parent). An own occurrence that reaches the end of the text goes on in the drafted
 path itself (position `end + d` is the path's node at depth d), so that a loop drafts itself on. The match length is
 the true one, compared backwards over path and text, up to `MAX_MATCH`.
 """
@@ -11,10 +12,24 @@ from numpy.typing import NDArray
 
 from goose.anisotropic.hashing import ngram_hash
 from goose.anisotropic.texts import NO_TOKEN
-from goose.anisotropic.workspace import MAX_OWN, MAX_POOL, Memory, Paths, Requests, Workspace
+from goose.anisotropic.workspace import (
+    AT,
+    BEFORE,
+    DEPTH,
+    LENGTH,
+    MAX_OWN,
+    MAX_POOL,
+    NEXT,
+    PARENT,
+    TOKEN,
+    TWICE_BEFORE,
+    Memory,
+    Requests,
+    Workspace,
+)
 from goose.jit import jit
 
-__all__ = ["find_occurrences", "following"]
+__all__ = ["find_at_anchor", "find_below"]
 
 # Longer matches are all the same.
 MAX_MATCH = 96
@@ -24,40 +39,32 @@ _MAX_MATCH_BELOW, _MAX_STEPS, _MAX_STEPS_BELOW, _MAX_POOL_STEPS, _MAX_POOL_STEPS
 _ENOUGH_LONG, _ENOUGH, _ENOUGH_POOLED = 6, 8, 4
 # Inherited occurrences that agree at least this far are good enough.
 _GOOD_MATCH = 3
+_OWN, _POOL = 0, 1
 
 
 @jit
-def following(text_ids: NDArray[np.int32], paths: Paths, node: int, position: int, end: int) -> int:
+def _following(text_ids: NDArray[np.int32], nodes: NDArray[np.int32], node: int, position: int, end: int) -> int:
     """The token behind an own occurrence of a node, NO_TOKEN if there is none yet."""
     if position < end:
         return int(text_ids[position + 1])
     depth = position + 1 - end
-    if depth > paths.depths[node]:
+    if depth > nodes[node, DEPTH]:
         return NO_TOKEN
-    while paths.depths[node] > depth:
-        node = paths.parents[node]
-    return int(paths.token_ids[node])
+    while nodes[node, DEPTH] > depth:
+        node = int(nodes[node, PARENT])
+    return int(nodes[node, TOKEN])
 
 
 @jit
-def token_before(text_ids: NDArray[np.int32], paths: Paths, node: int, end: int, start: int, back: int) -> int:
-    """The token `back` places before a node's own, along path and text; NO_TOKEN before the text's start."""
-    while back > 0 and paths.depths[node] > 0:
-        node = paths.parents[node]
-        back -= 1
-    if paths.depths[node] > 0 or back == 0:
-        return int(paths.token_ids[node])
-    return int(text_ids[end - back]) if end - back >= start else NO_TOKEN
-
-
-@jit
-def _match_length(text_ids: NDArray[np.int32], paths: Paths, node: int, end: int, position: int, longest: int) -> int:
+def _match_length(
+    text_ids: NDArray[np.int32], nodes: NDArray[np.int32], node: int, end: int, position: int, longest: int
+) -> int:
     """How many tokens before and at `position` equal those before and at the node. NO_TOKEN ends both texts."""
     length = 0
-    while length < longest and paths.depths[node] > 0:
-        if position - length < 0 or text_ids[position - length] != paths.token_ids[node]:
+    while length < longest and nodes[node, DEPTH] > 0:
+        if position - length < 0 or text_ids[position - length] != nodes[node, TOKEN]:
             return length
-        node = paths.parents[node]
+        node = int(nodes[node, PARENT])
         length += 1
     back = 0
     while length < longest and position - length >= 0 and end - back >= 0:
@@ -70,109 +77,124 @@ def _match_length(text_ids: NDArray[np.int32], paths: Paths, node: int, end: int
 
 
 @jit
-def find_occurrences(memory: Memory, requests: Requests, work: Workspace, slot: int, node: int, expansion: int) -> None:
-    """Fills the expansion's occurrences, own and pooled."""
-    texts, end = memory.texts, requests.ends[slot]
-    at_anchor = work.paths.depths[node] == 0
-    token = work.paths.token_ids[node]
-    num_own = num_pool = longest = 0
-    if not at_anchor:
-        parent = work.paths.parents[node]
-        above = work.expansions[parent]
-        for i in range(work.num_own[above]):
-            position = int(work.own_at[above, i])
-            if following(texts.token_ids, work.paths, parent, position, end) == token:
-                length = min(MAX_MATCH, int(work.own_lengths[above, i]) + 1)
-                work.own_at[expansion, num_own] = position + 1
-                work.own_lengths[expansion, num_own] = length
-                longest = max(longest, length)
-                num_own += 1
-        for i in range(work.num_pool[above]):
-            position = int(work.pool_at[above, i])
-            if texts.token_ids[position + 1] == token:
-                work.pool_at[expansion, num_pool] = position + 1
-                work.pool_lengths[expansion, num_pool] = min(MAX_MATCH, int(work.pool_lengths[above, i]) + 1)
-                num_pool += 1
-    work.num_own[expansion] = num_own
-    work.num_pool[expansion] = num_pool
-    if longest < _GOOD_MATCH or num_pool == 0:
-        start = requests.starts[slot]
-        b = token_before(texts.token_ids, work.paths, node, end, start, 1)
-        c = token_before(texts.token_ids, work.paths, node, end, start, 2)
-        d = token_before(texts.token_ids, work.paths, node, end, start, 3)
-        if longest < _GOOD_MATCH:
-            _search_own(memory, requests, work, slot, node, expansion, b, c, d)
-        if num_pool == 0:
-            _search_pool(memory, requests, work, slot, node, expansion, b, c, d)
-
-
-@jit
-def _search_own(
-    memory: Memory, requests: Requests, work: Workspace, slot: int, node: int, expansion: int, b: int, c: int, d: int
-) -> None:
-    """Occurrences of the last 4 tokens, then of 2, then of 1; each index gives what the longer ones cannot."""
-    texts = memory.texts
-    start, end, owner = requests.starts[slot], requests.ends[slot], requests.owners[slot]
-    at_anchor = work.paths.depths[node] == 0
-    max_steps = _MAX_STEPS if at_anchor else _MAX_STEPS_BELOW
-    mask = texts.own_heads.shape[1] - 1
-    a = int(work.paths.token_ids[node])
-    count = 0
+def find_at_anchor(memory: Memory, requests: Requests, work: Workspace, slot: int) -> None:
+    """Fills expansion 0 from the whole index: own text by 4, 2 and 1 tokens, pooled outputs by 4 and 2."""
+    texts, nodes = memory.texts, work.nodes
+    start, end = requests.starts[slot], requests.ends[slot]
+    a, b, c = int(nodes[0, TOKEN]), int(nodes[0, BEFORE]), int(nodes[0, TWICE_BEFORE])
+    d = int(texts.token_ids[end - 3]) if c != NO_TOKEN and end - 3 >= start else NO_TOKEN
+    owner, mask, count = requests.owners[slot], texts.own_heads.shape[1] - 1, 0
     for tier in range(2, -1, -1):
         if (d if tier == 2 else (b if tier == 1 else a)) == NO_TOKEN:
             continue
         if (tier == 1 and count >= _ENOUGH_LONG) or (tier == 0 and count >= _ENOUGH):
             continue
-        least, longest = (
-            (4, MAX_MATCH if at_anchor else _MAX_MATCH_BELOW) if tier == 2 else ((2, 4) if tier == 1 else (1, 2))
-        )
+        # Of a shorter index, what the longer one has found already is compared up to there and left out.
+        least, most = (4, MAX_MATCH) if tier == 2 else ((2, 3) if tier == 1 else (1, 1))
         if tier == 2:
             code = ngram_hash(a, b, c, d, owner)
-        elif tier == 1:
-            code = ngram_hash(a, b, -1, -1, owner)
         else:
-            code = ngram_hash(a, -1, -1, -1, owner)
+            code = ngram_hash(a, b if tier == 1 else NO_TOKEN, NO_TOKEN, NO_TOKEN, owner)
         position = int(texts.own_heads[tier, code & mask]) - 1
-        for _ in range(max_steps):
+        for _ in range(_MAX_STEPS):
             if position < 0 or count == MAX_OWN:
                 break
             if start <= position < end:
-                length = _match_length(texts.token_ids, work.paths, node, end, position, longest)
-                # The longest compared is one that the longer index has found already.
-                if length >= least and (tier == 2 or length < longest):
-                    work.own_at[expansion, count] = position
-                    work.own_lengths[expansion, count] = length
+                length = _match_length(texts.token_ids, nodes, 0, end, position, min(most + 1, MAX_MATCH))
+                if least <= length <= most:
+                    work.own[0, count, AT], work.own[0, count, LENGTH] = position, length
+                    work.own[0, count, NEXT] = texts.token_ids[position + 1]
                     count += 1
             position = int(texts.own_links[position, tier]) - 1
-    work.num_own[expansion] = count
+    work.num_occurrences[0, _OWN] = count
 
-
-@jit
-def _search_pool(
-    memory: Memory, requests: Requests, work: Workspace, slot: int, node: int, expansion: int, b: int, c: int, d: int
-) -> None:
-    """The same in outputs of the scope, its own text left out; the last 4 tokens, then 2."""
-    texts = memory.texts
-    start, end, scope = requests.starts[slot], requests.ends[slot], requests.scopes[slot]
-    at_anchor = work.paths.depths[node] == 0
-    max_steps = _MAX_POOL_STEPS if at_anchor else _MAX_POOL_STEPS_BELOW
-    mask = texts.pool_heads.shape[1] - 1
-    a = int(work.paths.token_ids[node])
-    count = 0
+    scope, mask, count = requests.scopes[slot], texts.pool_heads.shape[1] - 1, 0
     for tier in range(1, -1, -1):
         if (d if tier == 1 else b) == NO_TOKEN or (tier == 0 and count >= _ENOUGH_POOLED):
             continue
-        least, longest = (4, MAX_MATCH if at_anchor else _MAX_MATCH_BELOW) if tier == 1 else (2, 4)
-        code = ngram_hash(a, b, c, d, scope) if tier == 1 else ngram_hash(a, b, -1, -1, scope)
+        least, most = (4, MAX_MATCH) if tier == 1 else (2, 3)
+        code = ngram_hash(a, b, c, d, scope) if tier == 1 else ngram_hash(a, b, NO_TOKEN, NO_TOKEN, scope)
         position = int(texts.pool_heads[tier, code & mask]) - 1
-        for _ in range(max_steps):
+        for _ in range(_MAX_POOL_STEPS):
             if position < 0 or count == MAX_POOL:
                 break
             if texts.scopes[position] == scope and not start <= position <= end:
-                length = _match_length(texts.token_ids, work.paths, node, end, position, longest)
-                if length >= least and (tier == 1 or length < longest):
-                    work.pool_at[expansion, count] = position
-                    work.pool_lengths[expansion, count] = length
+                length = _match_length(texts.token_ids, nodes, 0, end, position, min(most + 1, MAX_MATCH))
+                if least <= length <= most:
+                    work.pool[0, count, AT], work.pool[0, count, LENGTH] = position, length
+                    work.pool[0, count, NEXT] = texts.token_ids[position + 1]
                     count += 1
             position = int(texts.pool_links[position, tier]) - 1
-    work.num_pool[expansion] = count
+    work.num_occurrences[0, _POOL] = count
+
+
+@jit
+def find_below(
+    text_ids: NDArray[np.int32],
+    own_heads: NDArray[np.int32],
+    own_links: NDArray[np.int32],
+    pool_heads: NDArray[np.int32],
+    pool_links: NDArray[np.int32],
+    scopes: NDArray[np.int32],
+    nodes: NDArray[np.int32],
+    own: NDArray[np.int32],
+    pool: NDArray[np.int32],
+    num_occurrences: NDArray[np.int32],
+    start: int,
+    end: int,
+    owner: int,
+    scope: int,
+    node: int,
+    above: int,
+    expansion: int,
+) -> None:
+    """Fills the expansion of a draft node from `above`, that of its parent, and from the index of pairs."""
+    token = nodes[node, TOKEN]
+    count = longest = 0
+    for i in range(num_occurrences[above, _OWN]):
+        if own[above, i, NEXT] == token:
+            position, length = int(own[above, i, AT]) + 1, min(MAX_MATCH, int(own[above, i, LENGTH]) + 1)
+            own[expansion, count, AT], own[expansion, count, LENGTH] = position, length
+            own[expansion, count, NEXT] = _following(text_ids, nodes, node, position, end)
+            longest = max(longest, length)
+            count += 1
+    if longest < _GOOD_MATCH:
+        count = 0
+        mask = own_heads.shape[1] - 1
+        code = ngram_hash(int(token), int(nodes[node, BEFORE]), NO_TOKEN, NO_TOKEN, owner)
+        position = int(own_heads[1, code & mask]) - 1
+        for _ in range(_MAX_STEPS_BELOW):
+            if position < 0:
+                break
+            if start <= position < end:
+                length = _match_length(text_ids, nodes, node, end, position, _MAX_MATCH_BELOW)
+                if length >= 2:
+                    own[expansion, count, AT], own[expansion, count, LENGTH] = position, length
+                    own[expansion, count, NEXT] = text_ids[position + 1]
+                    count += 1
+            position = int(own_links[position, 1]) - 1
+    num_occurrences[expansion, _OWN] = count
+
+    count = 0
+    for i in range(num_occurrences[above, _POOL]):
+        if pool[above, i, NEXT] == token:
+            position = int(pool[above, i, AT]) + 1
+            pool[expansion, count, AT] = position
+            pool[expansion, count, LENGTH] = min(MAX_MATCH, int(pool[above, i, LENGTH]) + 1)
+            pool[expansion, count, NEXT] = text_ids[position + 1]
+            count += 1
+    if count == 0:
+        mask = pool_heads.shape[1] - 1
+        code = ngram_hash(int(token), int(nodes[node, BEFORE]), NO_TOKEN, NO_TOKEN, scope)
+        position = int(pool_heads[0, code & mask]) - 1
+        for _ in range(_MAX_POOL_STEPS_BELOW):
+            if position < 0:
+                break
+            if scopes[position] == scope and not start <= position <= end:
+                length = _match_length(text_ids, nodes, node, end, position, _MAX_MATCH_BELOW)
+                if length >= 2:
+                    pool[expansion, count, AT], pool[expansion, count, LENGTH] = position, length
+                    pool[expansion, count, NEXT] = text_ids[position + 1]
+                    count += 1
+            position = int(pool_links[position, 0]) - 1
+    num_occurrences[expansion, _POOL] = count

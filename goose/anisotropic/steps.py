@@ -3,15 +3,34 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from goose.anisotropic.model import learn
-from goose.anisotropic.occurrences import following
+from goose.anisotropic.model import expand, learn
+from goose.anisotropic.recent import note_place
 from goose.anisotropic.successors import learn_row, row_to_buckets
-from goose.anisotropic.texts import NO_TOKEN, NUM_SUCCESSORS, index_position, set_followed
-from goose.anisotropic.tree import build_tree
-from goose.anisotropic.workspace import OWN_TREND, STREAK, TAU, TOP_TREND, Memory, Requests, Workspace
+from goose.anisotropic.texts import NO_TOKEN, NUM_SUCCESSORS, index_position, packed, set_followed
+from goose.anisotropic.tree import add_node, build_tree, place_anchor
+from goose.anisotropic.workspace import (
+    DEPTH,
+    ID,
+    LENGTH,
+    MAX_TREE_NODES,
+    NEXT,
+    OWN_TREND,
+    PARENT,
+    PATH_PROB,
+    PROB,
+    SELECTED,
+    SOURCES,
+    STREAK,
+    TAU,
+    TOKEN,
+    TOP_TREND,
+    Memory,
+    Requests,
+    Workspace,
+)
 from goose.jit import jit
 
-__all__ = ["add_rows", "build_trees", "commit_tokens", "learn_path", "move_text"]
+__all__ = ["add_rows", "build_trees", "commit_tokens", "learn_paths", "move_text"]
 
 # How fast a request's trends and its tau follow the last steps.
 _TREND_RATE, _TAU_RATE = 0.06, 0.2
@@ -29,55 +48,110 @@ def build_trees(
     max_depths: NDArray[np.int64],
     stop_ids: NDArray[np.int64],
     stop_starts: NDArray[np.int64],
+    source_bits: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    columns: NDArray[np.int64],
+    probs: NDArray[np.float32],
+    path_probs: NDArray[np.float64],
 ) -> None:
-    """One tree a sequence, see `build_tree`; sequence i has `stop_ids[stop_starts[i] : stop_starts[i + 1]]`."""
+    """One tree a sequence, see `build_tree`; sequence i has `stop_ids[stop_starts[i] : stop_starts[i + 1]]`.
+
+    Fills `starts` [num_sequences + 1], where each tree begins; `columns` [4, room]: tokens, parents within the tree,
+    depths, and sources as `source_bits` has them; P(node | parent) and P(node).
+    """
+    places = work.places
+    total = 0
     for i in range(len(slots)):
         stops = stop_ids[stop_starts[i] : stop_starts[i + 1]]
-        build_tree(memory, requests, work, i, slots[i], thresholds[i], floors[i], max_nodes[i], max_depths[i], stops)
+        num_nodes = build_tree(
+            memory, requests, work, slots[i], thresholds[i], floors[i], max_nodes[i], max_depths[i], stops
+        )
+        starts[i] = total
+        for node in range(num_nodes):
+            if work.nodes[node, SELECTED] == 0:
+                continue
+            places[node] = total - starts[i]
+            columns[0, total] = work.nodes[node, TOKEN]
+            columns[1, total] = -1 if node == 0 else places[int(work.nodes[node, PARENT])]
+            columns[2, total] = work.nodes[node, DEPTH]
+            columns[3, total] = source_bits[int(work.nodes[node, SOURCES])]
+            probs[total], path_probs[total] = work.probs[node, PROB], work.probs[node, PATH_PROB]
+            total += 1
+    starts[len(slots)] = total
 
 
 @jit
-def learn_path(
+def learn_paths(
     memory: Memory,
     requests: Requests,
     work: Workspace,
-    slot: int,
-    nodes: NDArray[np.int64],
+    slots: NDArray[np.int64],
     chosen: NDArray[np.int64],
+    starts: NDArray[np.int64],
     rate: float,
 ) -> None:
-    """Learns from the nodes of a verified path and what the target chose at each. To be called before the commit."""
-    adapted, end = requests.adapted[slot], requests.ends[slot]
-    for i in range(len(nodes)):
-        node, token = nodes[i], chosen[i]
-        expansion = int(work.expansions[node])
-        if expansion < 0:
-            continue
-        longest, copied = 0, NO_TOKEN
-        for k in range(work.num_own[expansion]):
-            if work.own_lengths[expansion, k] > longest:
-                longest = int(work.own_lengths[expansion, k])
-                copied = following(memory.texts.token_ids, work.paths, node, int(work.own_at[expansion, k]), end)
-        # A match of one token is right too rarely to say anything about the text.
-        if longest >= 2:
-            adapted[OWN_TREND] += _TREND_RATE * ((1.0 if copied == token else 0.0) - adapted[OWN_TREND])
-        best, top = -1.0, NO_TOKEN
-        for k in range(work.candidates.counts[expansion]):
-            if work.candidate_probs[expansion, k] > best:
-                best, top = work.candidate_probs[expansion, k], int(work.candidates.ids[expansion, k])
-        adapted[TOP_TREND] += _TREND_RATE * ((1.0 if top == token else 0.0) - adapted[TOP_TREND])
-        adapted[STREAK] = adapted[STREAK] + 1.0 if longest > 0 and copied == token else 0.0
-        learn(memory, requests, work, slot, expansion, token, rate)
+    """Learns from verified paths, before they are committed: sequence i was at its anchor and chose, node by node,
+    `chosen[starts[i] : starts[i + 1]]`. What was known at each node is found again."""
+    for i in range(len(slots)):
+        tokens = chosen[starts[i] : starts[i + 1]]
+        _learn_path(memory, requests, work, slots[i], tokens[:MAX_TREE_NODES], rate)
 
 
 @jit
-def commit_tokens(memory: Memory, requests: Requests, slot: int, token_ids: NDArray[np.int32]) -> None:
-    """Appends to a request's text. Outputs, and the n-grams that lead into them, become visible to the scope."""
+def _learn_path(
+    memory: Memory, requests: Requests, work: Workspace, slot: int, chosen: NDArray[np.int64], rate: float
+) -> None:
+    adapted, nodes = requests.adapted, work.nodes
+    # Features read them, so they change when the path is done.
+    own_trend, top_trend = adapted[slot, OWN_TREND], adapted[slot, TOP_TREND]
+    streak = adapted[slot, STREAK]
+    place_anchor(memory.texts.token_ids, nodes, requests.starts[slot], requests.ends[slot])
+    for node in range(len(chosen)):
+        token = chosen[node]
+        found = expand(memory, requests, work, slot, node, node)
+        longest, copied = 0, NO_TOKEN
+        for k in range(found.num_own):
+            if work.own[node, k, LENGTH] > longest:
+                longest, copied = int(work.own[node, k, LENGTH]), int(work.own[node, k, NEXT])
+        # A match of one token is right too rarely to say anything about the text.
+        if longest >= 2:
+            own_trend += _TREND_RATE * ((1.0 if copied == token else 0.0) - own_trend)
+        best, top = -1.0, NO_TOKEN
+        for k in range(found.num_candidates):
+            if work.odds[k] > best:
+                best, top = work.odds[k], int(work.candidates[k, ID])
+        top_trend += _TREND_RATE * ((1.0 if top == token else 0.0) - top_trend)
+        streak = streak + 1.0 if longest > 0 and copied == token else 0.0
+        learn(memory, requests, work, slot, node, found, token, rate)
+        if node + 1 < len(chosen):
+            add_node(nodes, node + 1, node, token, 0)
+    adapted[slot, OWN_TREND], adapted[slot, TOP_TREND], adapted[slot, STREAK] = own_trend, top_trend, streak
+
+
+@jit
+def commit_tokens(
+    memory: Memory,
+    requests: Requests,
+    slots: NDArray[np.int64],
+    token_ids: NDArray[np.int64],
+    starts: NDArray[np.int64],
+) -> None:
+    """Appends `token_ids[starts[i] : starts[i + 1]]` to the text of sequence i.
+
+    Outputs, and the n-grams that lead into them, become visible to the scope.
+    """
+    for i in range(len(slots)):
+        _commit(memory, requests, slots[i], token_ids[starts[i] : starts[i + 1]])
+
+
+@jit
+def _commit(memory: Memory, requests: Requests, slot: int, token_ids: NDArray[np.int64]) -> None:
     texts = memory.texts
     start, owner, scope = requests.starts[slot], requests.owners[slot], requests.scopes[slot]
     for token in token_ids:
         end = requests.ends[slot]
         texts.token_ids[end + 1] = token
+        note_place(requests.recent, slot, token, end + 1 - start)
         pooled = end + 1 >= requests.output_starts[slot]
         if end >= start:
             if pooled:
@@ -85,9 +159,8 @@ def commit_tokens(memory: Memory, requests: Requests, slot: int, token_ids: NDAr
             index_position(texts, end, start, owner, scope, True, pooled)
             set_followed(texts, end)
         requests.ends[slot] = end + 1
-    if requests.ends[slot] >= requests.output_starts[slot]:
-        adapted = requests.adapted[slot]
-        adapted[TAU] += _TAU_RATE * (len(token_ids) - adapted[TAU])
+    if len(token_ids) > 0 and requests.ends[slot] >= requests.output_starts[slot]:
+        requests.adapted[slot, TAU] += _TAU_RATE * (len(token_ids) - requests.adapted[slot, TAU])
 
 
 @jit
@@ -96,15 +169,16 @@ def add_rows(
     requests: Requests,
     slots: NDArray[np.int64],
     positions: NDArray[np.int64],
-    token_ids: NDArray[np.int32],
-    previous_ids: NDArray[np.int32],
-    top_ids: NDArray[np.int32],
+    token_ids: NDArray[np.int64],
+    previous_ids: NDArray[np.int64],
+    top_ids: NDArray[np.int64],
     top_probs: NDArray[np.float32],
     scope_without_request: int,
+    work: Workspace,
 ) -> None:
-    """Files harvested rows; slot -1: of no live request, position -1: of a node that was not committed."""
+    """Files harvested rows. `slots` and `positions` are -1 where a row has no request, or was not committed."""
     texts = memory.texts
-    buckets = np.zeros(NUM_SUCCESSORS, np.uint8)
+    buckets, old_ids, old_means = work.buckets, work.old_ids, work.old_means
     for i in range(len(slots)):
         slot = slots[i]
         scope = scope_without_request if slot < 0 else requests.scopes[slot]
@@ -117,17 +191,16 @@ def add_rows(
             if at <= requests.ends[slot] and texts.token_ids[at] == token_ids[i]:
                 committed = True
                 for rank in range(NUM_SUCCESSORS):
-                    if rank < top_ids.shape[1]:
-                        texts.row_ids[at, rank] = top_ids[i, rank]
-                    texts.row_buckets[at, rank] = buckets[rank]
+                    bucket = int(buckets[rank])
+                    texts.rows[at, rank] = packed(top_ids[i, rank], bucket, 0) if bucket > 0 else 0
                 texts.row_rests[at] = rest
                 set_followed(texts, at)
                 if positions[i] >= 2:
                     before = int(texts.token_ids[at - 2])
         learn_row(
             memory.successors,
-            int(token_ids[i]),
-            int(previous_ids[i]),
+            token_ids[i],
+            previous_ids[i],
             before,
             scope,
             top_ids[i],
@@ -135,6 +208,8 @@ def add_rows(
             buckets,
             rest,
             committed,
+            old_ids,
+            old_means,
         )
 
 
@@ -149,8 +224,8 @@ def move_text(memory: Memory, requests: Requests, slot: int, new_start: int, new
         old, new = old_start + i, new_start + i
         texts.token_ids[new] = texts.token_ids[old]
         texts.scopes[new] = texts.scopes[old]
-        texts.row_ids[new] = texts.row_ids[old]
-        texts.row_buckets[new] = texts.row_buckets[old]
+        for rank in range(NUM_SUCCESSORS):
+            texts.rows[new, rank] = texts.rows[old, rank]
         texts.row_rests[new] = texts.row_rests[old]
         texts.followed[new] = texts.followed[old]
         if i > 0:

@@ -1,11 +1,13 @@
 """What the target found likely after a token, a pair and a triple of tokens: the last row seen, and a running mean.
 
-Three tables of the same shape, direct-mapped: a row that hashes to a taken place replaces what is there, so memory is
-fixed whatever the vocabulary and the traffic. Rows are kept by scope (`cache_salt`), like the texts. A row's
-probabilities are kept as bucket numbers, which is all that the model reads of them.
+Three direct-mapped tables: a row that hashes to a taken place replaces what is there, so memory is fixed whatever the
+vocabulary and the traffic. Rows are kept by scope (`cache_salt`), like the texts. What drafting reads of a row is one
+record of 64 bytes, one cache line: a key, and up to 14 successors of row and mean together, each with two probability
+buckets. Tokens beyond 2^21 are not kept.
 
-Memory: 124 bytes a row. Tokens 196,608 rows = 24.4 MB (holds each token of a 152k vocabulary without a clash), pairs
-131,072 rows = 16.3 MB, triples 131,072 rows = 7.6 MB (they need no running mean); untouched pages cost nothing.
+Memory: 64 bytes a record, 64 more for a running mean. Tokens 196,608 rows = 25.2 MB (holds each token of a 152k
+vocabulary without a clash), pairs 131,072 rows = 16.8 MB, triples 131,072 rows = 8.4 MB (they need no running mean);
+untouched pages cost nothing.
 """
 
 from typing import NamedTuple
@@ -14,91 +16,107 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.features import probability_bucket
-from goose.anisotropic.hashing import fingerprint
-from goose.anisotropic.texts import NUM_SUCCESSORS
+from goose.anisotropic.hashing import extended, seeded
+from goose.anisotropic.texts import MAX_TOKEN, NUM_SUCCESSORS, packed, unpacked_id
 from goose.jit import jit
 
-__all__ = ["NUM_MERGED", "SuccessorTable", "Successors", "find_row", "learn_row", "new_successors", "row_to_buckets"]
+__all__ = [
+    "FIRST_ENTRY",
+    "NUM_ENTRIES",
+    "Successors",
+    "find_rows",
+    "learn_row",
+    "new_successors",
+    "row_count",
+    "row_rest",
+    "row_to_buckets",
+]
 
+# Places follow the hash's upper bits, so the numbers of rows are powers of two, but for that of tokens.
 NUM_TOKEN_ROWS, NUM_PAIR_ROWS, NUM_TRIPLE_ROWS = 3 << 16, 1 << 17, 1 << 17
-# Successors in a running mean.
-NUM_MERGED = 8
+# The record: key (31 bits, 0: empty), rest bucket + 32 * rows merged (at most 255), then the successors, as `packed`.
+_KEY, _META, FIRST_ENTRY, NUM_ENTRIES, _RECORD = 0, 1, 2, 14, 16
 # The newest row's part in a running mean, at least; a table without forgetting would not follow a change of subject.
 _TOKEN_RATE, _PAIR_RATE = 0.1, 0.15
-# Less likely successors are not worth a place.
-_MIN_PROBABILITY = 0.004
-
-
-class SuccessorTable(NamedTuple):
-    """One row a key."""
-
-    # [num_rows]: fingerprint of tokens and scope; 0: empty
-    keys: NDArray[np.int64]
-    # [num_rows, NUM_SUCCESSORS], most likely first
-    ids: NDArray[np.int32]
-    # [num_rows, NUM_SUCCESSORS]: probability buckets; 0 from the end of the row on
-    buckets: NDArray[np.uint8]
-    # [num_rows]: bucket of the probability that the row leaves over
-    rests: NDArray[np.uint8]
-    # [num_rows, NUM_MERGED]: the running mean, in no order; probability 0: no entry
-    merged_ids: NDArray[np.int32]
-    merged_probs: NDArray[np.float32]
-    # [num_rows]: rows merged, at most 255
-    counts: NDArray[np.uint8]
+# Less likely successors are not worth a place in the mean; what is less likely than the others is no candidate.
+_MIN_PROBABILITY, _MIN_MEAN, _MIN_BUCKET = 0.004, 0.02, 4
 
 
 class Successors(NamedTuple):
-    """The three tiers."""
+    """One record a key, and the probabilities of the running mean beside it: entry i belongs to successor i."""
 
-    tokens: SuccessorTable
-    pairs: SuccessorTable
-    triples: SuccessorTable
+    # [num_rows, 16]
+    tokens: NDArray[np.int32]
+    pairs: NDArray[np.int32]
+    triples: NDArray[np.int32]
+    # [num_rows, 16]
+    token_means: NDArray[np.float32]
+    pair_means: NDArray[np.float32]
 
 
 def new_successors() -> Successors:
     return Successors(
-        tokens=_new_table(NUM_TOKEN_ROWS, NUM_TOKEN_ROWS),
-        pairs=_new_table(NUM_PAIR_ROWS, NUM_PAIR_ROWS),
-        triples=_new_table(NUM_TRIPLE_ROWS, 1),
+        tokens=_lines(NUM_TOKEN_ROWS).view(np.int32),
+        pairs=_lines(NUM_PAIR_ROWS).view(np.int32),
+        triples=_lines(NUM_TRIPLE_ROWS).view(np.int32),
+        token_means=_lines(NUM_TOKEN_ROWS),
+        pair_means=_lines(NUM_PAIR_ROWS),
     )
 
 
-def _new_table(num_rows: int, num_merged_rows: int) -> SuccessorTable:
-    return SuccessorTable(
-        keys=np.zeros(num_rows, np.int64),
-        ids=np.zeros((num_rows, NUM_SUCCESSORS), np.int32),
-        buckets=np.zeros((num_rows, NUM_SUCCESSORS), np.uint8),
-        rests=np.zeros(num_rows, np.uint8),
-        merged_ids=np.zeros((num_merged_rows, NUM_MERGED), np.int32),
-        merged_probs=np.zeros((num_merged_rows, NUM_MERGED), np.float32),
-        counts=np.zeros(num_merged_rows, np.uint8),
-    )
+def _lines(num_rows: int) -> NDArray[np.float32]:
+    """[num_rows, 16] zeros, each row a cache line of 64 bytes."""
+    room = np.zeros((num_rows + 1) * _RECORD, np.float32)
+    first = -room.ctypes.data % 64 // 4
+    return room[first : first + num_rows * _RECORD].reshape(num_rows, _RECORD)
 
 
 @jit
-def _place(keys: NDArray[np.int64], key: int, a: int, b: int, scope: int) -> int:
+def _token_place(token: int, scope: int) -> int:
     # Token rows of the first scope lie in order of the token, so they do not clash with each other.
+    return (token + (scope - 1) * 40503) % NUM_TOKEN_ROWS
+
+
+@jit
+def find_rows(
+    tokens: NDArray[np.int32], pairs: NDArray[np.int32], triples: NDArray[np.int32], a: int, b: int, c: int, scope: int
+) -> tuple[int, int, int]:
+    """The records of token a, of a behind b, and of a behind b behind c; -1 where there is none."""
+    key = extended(seeded(scope, 0), a, 0)
+    row = _token_place(a, scope)
+    token_row = row if tokens[row, _KEY] == max(key, 1) else -1
     if b < 0:
-        return (a + (scope - 1) * 40503) % len(keys)
-    return key % len(keys)
+        return token_row, -1, -1
+    place = extended(extended(seeded(scope, 1), a, 1), b, 1)
+    key = extended(key, b, 0)
+    row = place & (NUM_PAIR_ROWS - 1)
+    pair_row = row if pairs[row, _KEY] == max(key, 1) else -1
+    if c < 0:
+        return token_row, pair_row, -1
+    row = extended(place, c, 1) & (NUM_TRIPLE_ROWS - 1)
+    return token_row, pair_row, row if triples[row, _KEY] == max(extended(key, c, 0), 1) else -1
 
 
 @jit
-def find_row(keys: NDArray[np.int64], a: int, b: int, c: int, scope: int) -> int:
-    """The row of up to three tokens, latest first, -1 where there are fewer; -1 if the table has none."""
-    key = fingerprint(a, b, c, scope)
-    place = _place(keys, key, a, b, scope)
-    return place if keys[place] == key else -1
+def row_rest(records: NDArray[np.int32], row: int) -> int:
+    """Bucket of the probability that the row leaves over."""
+    return int(records[row, _META]) & 31
 
 
 @jit
-def row_to_buckets(ids: NDArray[np.int32], probs: NDArray[np.float32], buckets: NDArray[np.uint8]) -> int:
+def row_count(records: NDArray[np.int32], row: int) -> int:
+    """Rows that the mean is made of, at most 255."""
+    return int(records[row, _META]) >> 5
+
+
+@jit
+def row_to_buckets(ids: NDArray[np.int64], probs: NDArray[np.float32], buckets: NDArray[np.uint8]) -> int:
     """Fills `buckets` [NUM_SUCCESSORS] with those of a harvested row, 0 behind its end; returns that of the rest."""
     total = 0.0
     ended = False
     for rank in range(NUM_SUCCESSORS):
         probability = float(probs[rank]) if rank < len(probs) else 0.0
-        ended = ended or probability < _MIN_PROBABILITY or ids[rank] < 0
+        ended = ended or probability < _MIN_PROBABILITY or not 0 <= ids[rank] <= MAX_TOKEN
         buckets[rank] = 0 if ended else probability_bucket(probability)
         total += probability
     return probability_bucket(1.0 - total)
@@ -111,84 +129,143 @@ def learn_row(
     b: int,
     c: int,
     scope: int,
-    ids: NDArray[np.int32],
+    ids: NDArray[np.int64],
     probs: NDArray[np.float32],
     buckets: NDArray[np.uint8],
     rest: int,
     committed: bool,
+    old_ids: NDArray[np.int32],
+    old_means: NDArray[np.float64],
 ) -> None:
     """Files the target's row after token `a` behind `b` behind `c` (-1: none).
 
-    Rows of committed positions feed the running means and the triples as well; a rejected node's row is a guess about
-    text that was not written, and only replaces the last row.
+    Rows of committed positions feed the running means and the triples as well. A rejected node's row is a guess about
+    text that was not written: it is filed where there is none. `old_ids` and `old_means` [NUM_ENTRIES] are scratch.
     """
-    _file(successors.tokens, a, -1, -1, scope, ids, probs, buckets, rest, _TOKEN_RATE, committed)
-    if b >= 0:
-        _file(successors.pairs, a, b, -1, scope, ids, probs, buckets, rest, _PAIR_RATE, committed)
-        if c >= 0 and committed:
-            _file(successors.triples, a, b, c, scope, ids, probs, buckets, rest, _PAIR_RATE, False)
+    key = extended(seeded(scope, 0), a, 0)
+    _file(
+        successors.tokens,
+        successors.token_means,
+        _token_place(a, scope),
+        max(key, 1),
+        ids,
+        probs,
+        buckets,
+        rest,
+        _TOKEN_RATE,
+        committed,
+        old_ids,
+        old_means,
+    )
+    if b < 0:
+        return
+    key = extended(key, b, 0)
+    place = extended(extended(seeded(scope, 1), a, 1), b, 1)
+    _file(
+        successors.pairs,
+        successors.pair_means,
+        place & (NUM_PAIR_ROWS - 1),
+        max(key, 1),
+        ids,
+        probs,
+        buckets,
+        rest,
+        _PAIR_RATE,
+        committed,
+        old_ids,
+        old_means,
+    )
+    if c >= 0 and committed:
+        row = extended(place, c, 1) & (NUM_TRIPLE_ROWS - 1)
+        record = successors.triples[row]
+        record[_KEY], record[_META] = max(extended(key, c, 0), 1), rest
+        _write_row(record, ids, buckets)
+
+
+@jit
+def _write_row(record: NDArray[np.int32], ids: NDArray[np.int64], buckets: NDArray[np.uint8]) -> int:
+    """Replaces the successors by those of a row; returns how many it has."""
+    count = 0
+    while count < NUM_SUCCESSORS and buckets[count] >= _MIN_BUCKET:
+        record[FIRST_ENTRY + count] = packed(int(ids[count]), int(buckets[count]), 0)
+        count += 1
+    for entry in range(count, NUM_ENTRIES):
+        record[FIRST_ENTRY + entry] = 0
+    return count
 
 
 @jit
 def _file(
-    table: SuccessorTable,
-    a: int,
-    b: int,
-    c: int,
-    scope: int,
-    ids: NDArray[np.int32],
+    records: NDArray[np.int32],
+    all_means: NDArray[np.float32],
+    row: int,
+    key: int,
+    ids: NDArray[np.int64],
     probs: NDArray[np.float32],
     buckets: NDArray[np.uint8],
     rest: int,
     min_rate: float,
     merge: bool,
+    old_ids: NDArray[np.int32],
+    old_means: NDArray[np.float64],
 ) -> None:
-    key = fingerprint(a, b, c, scope)
-    row = _place(table.keys, key, a, b, scope)
-    if table.keys[row] != key:
-        table.keys[row] = key
-        if len(table.counts) == len(table.keys):
-            table.counts[row] = 0
-            for entry in range(NUM_MERGED):
-                table.merged_probs[row, entry] = 0.0
+    """A mean follows mean <- (1 - rate) mean + rate row; rate = 1/(n + 1), at least `min_rate`.
+
+    The row's successors come first, then those that the mean alone has, as far as there is room.
+    """
+    record, means = records[row], all_means[row]
+    known = record[_KEY] == key
+    if known and not merge:
+        return
+    count = int(record[_META]) >> 5 if known else 0
+    rate = max(1.0 / (count + 1), min_rate) if merge else 0.0
+    # What the mean has, decayed, is taken out before the row is written over it.
+    num_old = 0
+    if known:
+        for entry in range(NUM_ENTRIES):
+            if means[entry] > 0.0:
+                old_ids[num_old] = unpacked_id(int(record[FIRST_ENTRY + entry]))
+                old_means[num_old] = float(means[entry]) * (1.0 - rate)
+                num_old += 1
+    record[_KEY], record[_META] = key, rest + 32 * min(255, count + (1 if merge else 0))
+    size = 0
     for rank in range(NUM_SUCCESSORS):
-        if rank < len(ids):
-            table.ids[row, rank] = ids[rank]
-        table.buckets[row, rank] = buckets[rank]
-    table.rests[row] = rest
-    if merge:
-        _merge(table, row, ids, probs, buckets, min_rate)
+        if buckets[rank] == 0:
+            break
+        mean = rate * float(probs[rank])
+        for entry in range(num_old):
+            if old_ids[entry] == ids[rank]:
+                mean += old_means[entry]
+                old_means[entry] = 0.0
+                break
+        _write(record, means, size, int(ids[rank]), int(buckets[rank]), mean)
+        size += 1
+    for entry in range(num_old):
+        mean = old_means[entry]
+        if mean <= 0.0:
+            continue
+        if size < NUM_ENTRIES:
+            _write(record, means, size, int(old_ids[entry]), 0, mean)
+            size += 1
+            continue
+        # Full: the least of those that the row does not have gives way.
+        least = NUM_ENTRIES - 1
+        for other in range(NUM_ENTRIES - 1, 0, -1):
+            if (int(record[FIRST_ENTRY + other]) >> 5) & 31 != 0:
+                break
+            if means[other] < means[least]:
+                least = other
+        if mean > float(means[least]):
+            _write(record, means, least, int(old_ids[entry]), 0, mean)
+    for entry in range(size, NUM_ENTRIES):
+        record[FIRST_ENTRY + entry] = 0
+        means[entry] = 0.0
 
 
 @jit
-def _merge(
-    table: SuccessorTable,
-    row: int,
-    ids: NDArray[np.int32],
-    probs: NDArray[np.float32],
-    buckets: NDArray[np.uint8],
-    min_rate: float,
+def _write(
+    record: NDArray[np.int32], means: NDArray[np.float32], entry: int, token: int, bucket: int, mean: float
 ) -> None:
-    """mean <- (1 - rate) mean + rate row; rate = 1/(n + 1), at least `min_rate`. A full mean drops its least entry."""
-    count = int(table.counts[row])
-    rate = max(1.0 / (count + 1), min_rate)
-    merged_ids, merged_probs = table.merged_ids[row], table.merged_probs[row]
-    for entry in range(NUM_MERGED):
-        merged_probs[entry] = float(merged_probs[entry]) * (1.0 - rate)
-    for rank in range(min(NUM_SUCCESSORS, len(ids))):
-        if buckets[rank] == 0:
-            break
-        least, found = 0, -1
-        for entry in range(NUM_MERGED):
-            if merged_probs[entry] > 0.0 and merged_ids[entry] == ids[rank]:
-                found = entry
-                break
-            if merged_probs[entry] < merged_probs[least]:
-                least = entry
-        added = rate * float(probs[rank])
-        if found >= 0:
-            merged_probs[found] = float(merged_probs[found]) + added
-        elif added > float(merged_probs[least]):
-            merged_ids[least] = ids[rank]
-            merged_probs[least] = added
-    table.counts[row] = min(255, count + 1)
+    mean_bucket = probability_bucket(mean) if mean >= _MIN_MEAN else 0
+    record[FIRST_ENTRY + entry] = packed(token, bucket if bucket >= _MIN_BUCKET else 0, mean_bucket)
+    means[entry] = mean

@@ -15,11 +15,24 @@ from goose.anisotropic.features import NOT_IN_ROW
 from goose.anisotropic.hashing import ngram_hash
 from goose.jit import jit
 
-__all__ = ["NO_TOKEN", "NUM_SUCCESSORS", "Texts", "index_position", "new_texts", "resized", "set_followed"]
+__all__ = [
+    "MAX_TOKEN",
+    "NO_TOKEN",
+    "NUM_SUCCESSORS",
+    "Texts",
+    "index_position",
+    "new_texts",
+    "packed",
+    "resized",
+    "set_followed",
+    "unpacked_id",
+]
 
 NO_TOKEN = -1
 # Successors kept of a row: what a harvest gives by default.
 NUM_SUCCESSORS = 10
+# Larger ones do not fit in a packed successor.
+MAX_TOKEN = (1 << 21) - 1
 
 
 class Texts(NamedTuple):
@@ -36,10 +49,8 @@ class Texts(NamedTuple):
     # [3, num_heads], [2, num_heads]: latest position by hash
     own_heads: NDArray[np.int32]
     pool_heads: NDArray[np.int32]
-    # [capacity, NUM_SUCCESSORS]: the target's row after this position, most likely first
-    row_ids: NDArray[np.int32]
-    # [capacity, NUM_SUCCESSORS]: probability buckets; 0 from the end of the row on
-    row_buckets: NDArray[np.uint8]
+    # [capacity, NUM_SUCCESSORS]: the target's row after this position, most likely first, as `packed`; then zeros
+    rows: NDArray[np.int32]
     # [capacity]: bucket of the probability that the row leaves over; 0: no row
     row_rests: NDArray[np.uint8]
     # [capacity]: bucket of the probability that the row gave the token that did follow; 0: not known
@@ -56,8 +67,7 @@ def new_texts(capacity: int) -> Texts:
         pool_links=np.zeros((capacity, 2), np.int32),
         own_heads=np.zeros((3, num_heads), np.int32),
         pool_heads=np.zeros((2, num_heads), np.int32),
-        row_ids=np.zeros((capacity, NUM_SUCCESSORS), np.int32),
-        row_buckets=np.zeros((capacity, NUM_SUCCESSORS), np.uint8),
+        rows=np.zeros((capacity, NUM_SUCCESSORS), np.int32),
         row_rests=np.zeros(capacity, np.uint8),
         followed=np.zeros(capacity, np.uint8),
     )
@@ -66,9 +76,20 @@ def new_texts(capacity: int) -> Texts:
 def resized(texts: Texts, capacity: int) -> Texts:
     """The same texts with more positions. The number of heads stays: a longer search finds as much."""
     larger = new_texts(capacity)._replace(own_heads=texts.own_heads, pool_heads=texts.pool_heads)
-    for name in ("token_ids", "scopes", "own_links", "pool_links", "row_ids", "row_buckets", "row_rests", "followed"):
+    for name in ("token_ids", "scopes", "own_links", "pool_links", "rows", "row_rests", "followed"):
         getattr(larger, name)[: len(texts.token_ids)] = getattr(texts, name)
     return larger
+
+
+@jit
+def packed(token: int, bucket: int, mean_bucket: int) -> int:
+    """A successor in 31 bits: the token, its bucket in a row and that in a running mean. 0: none."""
+    return token << 10 | bucket << 5 | mean_bucket
+
+
+@jit
+def unpacked_id(successor: int) -> int:
+    return successor >> 10
 
 
 @jit
@@ -111,13 +132,14 @@ def index_position(texts: Texts, position: int, start: int, owner: int, scope: i
 @jit
 def set_followed(texts: Texts, position: int) -> None:
     """Notes how likely the row at `position` found the token behind it, if both are known."""
-    following = texts.token_ids[position + 1]
+    following = int(texts.token_ids[position + 1])
     if texts.row_rests[position] == 0 or following == NO_TOKEN:
         return
     texts.followed[position] = NOT_IN_ROW
     for rank in range(NUM_SUCCESSORS):
-        if texts.row_buckets[position, rank] == 0:
+        successor = int(texts.rows[position, rank])
+        if successor == 0:
             return
-        if texts.row_ids[position, rank] == following:
-            texts.followed[position] = texts.row_buckets[position, rank]
+        if unpacked_id(successor) == following:
+            texts.followed[position] = successor >> 5 & 31
             return

@@ -9,13 +9,56 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.model import expand
-from goose.anisotropic.workspace import MAX_NODES, MAX_TREE_NODES, Memory, Requests, Workspace
+from goose.anisotropic.texts import NO_TOKEN
+from goose.anisotropic.workspace import (
+    BEFORE,
+    DEPTH,
+    ID,
+    MAX_CANDIDATES,
+    MAX_NODES,
+    NUM_TALLIES,
+    PARENT,
+    PATH_PROB,
+    PROB,
+    SELECTED,
+    SOURCE,
+    SOURCES,
+    TOKEN,
+    TWICE_BEFORE,
+    Memory,
+    Requests,
+    Workspace,
+)
 from goose.jit import jit
 
-__all__ = ["MIN_PATH_PROBABILITY", "build_tree", "flatten"]
+__all__ = ["MIN_PATH_PROBABILITY", "add_node", "build_tree", "place_anchor"]
 
 # A node less likely than this is not worth verifying, however empty the tree.
 MIN_PATH_PROBABILITY = 0.002
+# Path probabilities are counted by the exponent and first two bits of their floating point number: places of a tally.
+_SHIFT = 50
+_LOWEST_CODE = (1023 << 2) - NUM_TALLIES + 1
+
+
+@jit
+def place_anchor(text_ids: NDArray[np.int32], nodes: NDArray[np.int32], start: int, end: int) -> None:
+    """Node 0: the last token of the text."""
+    nodes[0, TOKEN] = text_ids[end]
+    nodes[0, BEFORE] = text_ids[end - 1] if end - 1 >= start else NO_TOKEN
+    nodes[0, TWICE_BEFORE] = text_ids[end - 2] if end - 2 >= start else NO_TOKEN
+    nodes[0, PARENT] = -1
+    nodes[0, DEPTH] = nodes[0, SOURCES] = nodes[0, SELECTED] = 0
+
+
+@jit
+def add_node(nodes: NDArray[np.int32], node: int, parent: int, token: int, sources: int) -> None:
+    nodes[node, TOKEN] = token
+    nodes[node, BEFORE] = nodes[parent, TOKEN]
+    nodes[node, TWICE_BEFORE] = nodes[parent, BEFORE]
+    nodes[node, PARENT] = parent
+    nodes[node, DEPTH] = nodes[parent, DEPTH] + 1
+    nodes[node, SOURCES] = sources
+    nodes[node, SELECTED] = 0
 
 
 @jit
@@ -23,59 +66,63 @@ def build_tree(
     memory: Memory,
     requests: Requests,
     work: Workspace,
-    sequence: int,
     slot: int,
     threshold: float,
     floor: int,
     max_nodes: int,
     max_depth: int,
     stop_ids: NDArray[np.int64],
-) -> None:
+) -> int:
     """Selects the nodes whose path probability is at least `threshold`, and the best ones up to `floor` anyway.
 
     At most `max_nodes <= MAX_TREE_NODES` in all, the anchor included, `max_depth` levels below it, and none of
-    `stop_ids`, because nothing behind one is ever committed.
+    `stop_ids`, because nothing behind one is ever committed. Returns the number of nodes in the workspace.
     """
-    anchor = sequence * MAX_NODES
-    expansion = sequence * MAX_TREE_NODES
-    work.paths.token_ids[anchor] = memory.texts.token_ids[requests.ends[slot]]
-    work.paths.parents[anchor] = -1
-    work.paths.depths[anchor] = work.sources[anchor] = 0
-    work.probs[anchor] = work.path_probs[anchor] = 1.0
-    work.expansions[anchor] = -1
-    work.selected[anchor] = False
-    num_nodes, num_selected = 1, 0
-    num_queued = _push(work.queue_probs, work.queue_nodes, 0, 1.0, anchor)
+    nodes, probs = work.nodes, work.probs
+    place_anchor(memory.texts.token_ids, nodes, requests.starts[slot], requests.ends[slot])
+    probs[0, PROB] = probs[0, PATH_PROB] = 1.0
+    num_nodes, num_selected, expansion = 1, 0, 0
+    # No node below the cut can be among the `floor` best: so many above it are known.
+    lowest, num_above, cut = 0, 1, MIN_PATH_PROBABILITY
+    work.tallies[:] = 0
+    work.tallies[NUM_TALLIES - 1] = 1
+    num_queued = _push(work.queue_probs, work.queue_nodes, 0, 1.0, 0)
     while num_queued > 0 and num_selected < max_nodes:
         if num_selected >= floor and work.queue_probs[0] < threshold:
             break
         node = int(work.queue_nodes[0])
         num_queued = _pop(work.queue_probs, work.queue_nodes, num_queued)
-        work.selected[node] = True
+        nodes[node, SELECTED] = 1
         num_selected += 1
-        if work.paths.depths[node] == max_depth or num_selected == max_nodes:
+        if nodes[node, DEPTH] == max_depth or num_selected == max_nodes:
             continue
-        expand(memory, requests, work, slot, node, expansion)
-        least = threshold if num_selected >= floor else min(threshold, MIN_PATH_PROBABILITY)
-        for candidate in range(work.candidates.counts[expansion]):
-            prob = work.candidate_probs[expansion, candidate]
-            path_prob = work.path_probs[node] * prob
-            token = work.candidates.ids[expansion, candidate]
-            if path_prob < least or num_nodes == MAX_NODES or _contains(stop_ids, token):
-                continue
-            child = anchor + num_nodes
-            num_nodes += 1
-            work.paths.token_ids[child] = token
-            work.paths.parents[child] = node
-            work.paths.depths[child] = work.paths.depths[node] + 1
-            work.sources[child] = work.candidates.sources[expansion, candidate]
-            work.probs[child] = prob
-            work.path_probs[child] = path_prob
-            work.expansions[child] = -1
-            work.selected[child] = False
-            num_queued = _push(work.queue_probs, work.queue_nodes, num_queued, path_prob, child)
+        found = expand(memory, requests, work, slot, node, expansion)
         expansion += 1
-    work.num_nodes[sequence] = num_nodes
+        least = threshold if num_selected >= floor else min(threshold, cut)
+        above = probs[node, PATH_PROB] / work.odds[MAX_CANDIDATES]
+        for candidate in range(found.num_candidates):
+            path_prob = above * work.odds[candidate]
+            if path_prob < least or num_nodes == MAX_NODES:
+                continue
+            token = int(work.candidates[candidate, ID])
+            if _contains(stop_ids, token):
+                continue
+            add_node(nodes, num_nodes, node, token, int(work.candidates[candidate, SOURCE]))
+            probs[num_nodes, PROB] = work.odds[candidate] / work.odds[MAX_CANDIDATES]
+            probs[num_nodes, PATH_PROB] = path_prob
+            num_queued = _push(work.queue_probs, work.queue_nodes, num_queued, path_prob, num_nodes)
+            num_nodes += 1
+            work.number[0] = path_prob
+            place = max(0, (work.number_bits[0] >> _SHIFT) - _LOWEST_CODE)
+            work.tallies[place] += 1
+            num_above += 1 if place >= lowest else 0
+        while num_above - work.tallies[lowest] >= floor:
+            num_above -= work.tallies[lowest]
+            lowest += 1
+            work.number_bits[0] = (lowest + _LOWEST_CODE) << _SHIFT
+            cut = max(cut, work.number[0])
+    work.num_nodes[0] = num_nodes
+    return num_nodes
 
 
 @jit
@@ -118,28 +165,3 @@ def _pop(probs: NDArray[np.float64], nodes: NDArray[np.int32], count: int) -> in
         place = below
     probs[place], nodes[place] = prob, node
     return count
-
-
-@jit
-def flatten(
-    work: Workspace, num_sequences: int, nodes: NDArray[np.int64], parents: NDArray[np.int64], starts: NDArray[np.int64]
-) -> int:
-    """The selected nodes of all sequences, one tree after the other, parents first; returns their number.
-
-    Fills `nodes` with their numbers in the workspace, `parents` with the parent's place in its own tree (-1: anchor),
-    and `starts` [num_sequences + 1] with where each tree begins.
-    """
-    # Places in the tree, by node.
-    places = np.empty(MAX_NODES, np.int64)
-    total = 0
-    for sequence in range(num_sequences):
-        starts[sequence] = total
-        anchor = sequence * MAX_NODES
-        for node in range(anchor, anchor + work.num_nodes[sequence]):
-            if work.selected[node]:
-                places[node - anchor] = total - starts[sequence]
-                nodes[total] = node
-                parents[total] = -1 if node == anchor else places[work.paths.parents[node] - anchor]
-                total += 1
-    starts[num_sequences] = total
-    return total

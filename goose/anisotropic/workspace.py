@@ -1,8 +1,8 @@
-"""The arrays that trees are built in: per sequence a block of nodes and a block of expansions.
+"""The arrays that a tree is built in, one tree at a time, so that they stay in the processor's cache.
 
 A *node* is a candidate that was worth putting in the queue, selected or not; an *expansion* is what is known of a
-node's children: the occurrences that led there, the candidates, their features and probabilities. Expansions stay
-until the next proposal, because the outcome of a step is learned from them.
+node's children: the occurrences that led there. Candidates are those of the node being expanded. Records are rows of
+a few wide arrays rather than many narrow ones: a call passes fewer arrays, and a record is one cache line.
 """
 
 from typing import NamedTuple
@@ -10,17 +10,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from goose.anisotropic.features import NUM_CANDIDATE_GROUPS, NUM_NONE_GROUPS, NUM_SUPPORT_CLASSES
-from goose.anisotropic.successors import Successors
-from goose.anisotropic.texts import Texts
+from goose.anisotropic.features import NUM_SUPPORT_CLASSES
+from goose.anisotropic.successors import NUM_ENTRIES, Successors
+from goose.anisotropic.texts import NUM_SUCCESSORS, Texts
 
 __all__ = [
     "MAX_CANDIDATES",
     "MAX_NODES",
     "MAX_TREE_NODES",
-    "Candidates",
     "Memory",
-    "Paths",
     "Requests",
     "Workspace",
     "new_requests",
@@ -29,7 +27,7 @@ __all__ = [
 
 # Largest tree of one sequence. A loop that is copied perfectly commits no more a step.
 MAX_TREE_NODES = 256
-# Nodes put in the queue for one tree; a full block ends the search.
+# Nodes put in the queue for one tree; a full workspace ends the search.
 MAX_NODES = 2048
 # Occurrences followed, and candidates weighed, at one node: more gave no longer drafts.
 MAX_OWN, MAX_POOL, MAX_CANDIDATES = 16, 6, 16
@@ -38,6 +36,38 @@ MAX_OWN, MAX_POOL, MAX_CANDIDATES = 16, 6, 16
 SUPPORT_BIAS = 0
 TEMPERATURE, STREAK, OWN_TREND, TOP_TREND, TAU = range(NUM_SUPPORT_CLASSES, NUM_SUPPORT_CLASSES + 5)
 NUM_ADAPTED = NUM_SUPPORT_CLASSES + 5
+# Places of a request's table of last positions, and bits of an entry that hold the position.
+NUM_RECENT, RECENT_BITS = 1 << 12, 22
+
+# Columns of `Workspace.nodes`; the two tokens before the node's own stand on its path, or in the text (NO_TOKEN: none).
+TOKEN, BEFORE, TWICE_BEFORE, PARENT, DEPTH, SOURCES, EXPANSION, SELECTED = range(8)
+# Columns of `Workspace.probs`: P(node | parent), P(node).
+PROB, PATH_PROB = range(2)
+# Columns of `Workspace.own` and `.pool`: a position whose last token is the node's, how far back the text agrees, and
+# the token behind it.
+AT, LENGTH, NEXT = range(3)
+# Columns of `Workspace.candidates`: the token, bits of its sources; longest match that continues with it, long matches
+# that do, how likely the target found that continuation at the longest; its probability buckets in rows and means.
+(
+    ID,
+    SOURCE,
+    OWN_LENGTH,
+    OWN_VOTES,
+    OWN_FOLLOWED,
+    POOL_LENGTH,
+    POOL_VOTES,
+    POOL_FOLLOWED,
+    IN_PLACE,
+    IN_TRIPLE,
+    IN_PAIR,
+    IN_PAIR_MEAN,
+    IN_TOKEN,
+    IN_TOKEN_MEAN,
+) = range(14)
+# Classes of path probabilities that nodes are counted in.
+NUM_TALLIES = 64
+# Hash places for the tokens of one node's candidates.
+NUM_STAMPS = 256
 
 
 class Memory(NamedTuple):
@@ -62,69 +92,43 @@ class Requests(NamedTuple):
     scopes: NDArray[np.int64]
     # [num_slots, NUM_ADAPTED]: what the model adapts to the request
     adapted: NDArray[np.float64]
-
-
-class Paths(NamedTuple):
-    """What a node stands for: the tokens from the anchor down to it."""
-
-    # [num_nodes]; parents are node indices, -1 for the anchor
-    token_ids: NDArray[np.int32]
-    parents: NDArray[np.int32]
-    depths: NDArray[np.int32]
-
-
-class Candidates(NamedTuple):
-    """The candidates of each expansion."""
-
-    # [num_expansions]
-    counts: NDArray[np.int32]
-    # [num_expansions, MAX_CANDIDATES]
-    ids: NDArray[np.int32]
-    # [num_expansions, MAX_CANDIDATES]: bits of the sources
-    sources: NDArray[np.int32]
-    # [num_expansions, MAX_CANDIDATES, NUM_CANDIDATE_GROUPS]: indices of weights
-    features: NDArray[np.int16]
-    # [MAX_CANDIDATES, 6]: votes at the node being expanded, see `goose.anisotropic.candidates`
-    votes: NDArray[np.int32]
+    # [num_slots, NUM_RECENT]: where a token was last, see `goose.anisotropic.recent`
+    recent: NDArray[np.int32]
 
 
 class Workspace(NamedTuple):
-    """Sequence i of a proposal has nodes `i * MAX_NODES` on and expansions `i * MAX_TREE_NODES` on.
+    """Columns are named above."""
 
-    Compiled functions take the parts they need, not the whole: each array costs a call something.
-    """
-
-    paths: Paths
-    candidates: Candidates
-    # [num_nodes]: bits of the sources
-    sources: NDArray[np.int32]
-    # [num_nodes]: P(node | parent), P(node)
+    # [MAX_NODES, 8], [MAX_NODES, 2]
+    nodes: NDArray[np.int32]
     probs: NDArray[np.float64]
-    path_probs: NDArray[np.float64]
-    # [num_nodes]: expansion of the node, -1: none
-    expansions: NDArray[np.int32]
-    # [num_nodes]: whether it belongs to the tree
-    selected: NDArray[np.bool_]
-    # [num_sequences]: nodes in use
-    num_nodes: NDArray[np.int64]
-    # [num_expansions, MAX_OWN]: positions whose last token is the node's, and how far back the text agrees
-    own_at: NDArray[np.int32]
-    own_lengths: NDArray[np.int32]
-    # [num_expansions, MAX_POOL]
-    pool_at: NDArray[np.int32]
-    pool_lengths: NDArray[np.int32]
-    # [num_expansions]
-    num_own: NDArray[np.int32]
-    num_pool: NDArray[np.int32]
-    # [num_expansions, MAX_CANDIDATES]
-    candidate_probs: NDArray[np.float64]
-    candidate_logits: NDArray[np.float64]
-    # [num_expansions], [num_expansions, NUM_NONE_GROUPS]: of the outcome "none of the candidates"
-    none_logits: NDArray[np.float64]
-    none_features: NDArray[np.int16]
-    # [MAX_NODES + 1]: the queue of the tree being built
+    # [MAX_TREE_NODES, MAX_OWN, 3], [MAX_TREE_NODES, MAX_POOL, 3]
+    own: NDArray[np.int32]
+    pool: NDArray[np.int32]
+    # [MAX_TREE_NODES, 2]: occurrences, own and pooled
+    num_occurrences: NDArray[np.int32]
+    # [MAX_CANDIDATES, 16]
+    candidates: NDArray[np.int32]
+    # [MAX_CANDIDATES + 1]: logit, and odds, of each candidate; the last place is that of "none of them"
+    logits: NDArray[np.float64]
+    odds: NDArray[np.float64]
+    # [NUM_STAMPS + 2]: serial number of the expansion * MAX_CANDIDATES + candidate; then that number, and how many
+    # candidates there are
+    stamps: NDArray[np.int64]
+    # [MAX_NODES + 1]: the queue
     queue_probs: NDArray[np.float64]
     queue_nodes: NDArray[np.int32]
+    # [NUM_TALLIES]: nodes by class of their path probability; [1]: a number, and its bits (the same memory)
+    tallies: NDArray[np.int64]
+    number: NDArray[np.float64]
+    number_bits: NDArray[np.int64]
+    # [1]: nodes in use; [MAX_NODES]: their places in the tree
+    num_nodes: NDArray[np.int64]
+    places: NDArray[np.int64]
+    # [NUM_SUCCESSORS], [NUM_ENTRIES]: of the row being filed, and of the mean that it is merged with
+    buckets: NDArray[np.uint8]
+    old_ids: NDArray[np.int32]
+    old_means: NDArray[np.float64]
 
 
 def new_requests(num_slots: int) -> Requests:
@@ -138,40 +142,30 @@ def new_requests(num_slots: int) -> Requests:
         owners=numbers(),
         scopes=numbers(),
         adapted=np.zeros((num_slots, NUM_ADAPTED)),
+        recent=np.zeros((num_slots, NUM_RECENT), np.int32),
     )
 
 
-def new_workspace(num_sequences: int) -> Workspace:
-    nodes, expansions = num_sequences * MAX_NODES, num_sequences * MAX_TREE_NODES
-
-    def ints(*shape: int) -> NDArray[np.int32]:
-        return np.zeros(shape, np.int32)
-
+def new_workspace() -> Workspace:
+    number = np.zeros(1)
     return Workspace(
-        paths=Paths(token_ids=ints(nodes), parents=ints(nodes), depths=ints(nodes)),
-        candidates=Candidates(
-            counts=ints(expansions),
-            ids=ints(expansions, MAX_CANDIDATES),
-            sources=ints(expansions, MAX_CANDIDATES),
-            features=np.zeros((expansions, MAX_CANDIDATES, NUM_CANDIDATE_GROUPS), np.int16),
-            votes=ints(MAX_CANDIDATES, 6),
-        ),
-        sources=ints(nodes),
-        probs=np.zeros(nodes),
-        path_probs=np.zeros(nodes),
-        expansions=ints(nodes),
-        selected=np.zeros(nodes, np.bool_),
-        num_nodes=np.zeros(num_sequences, np.int64),
-        own_at=ints(expansions, MAX_OWN),
-        own_lengths=ints(expansions, MAX_OWN),
-        pool_at=ints(expansions, MAX_POOL),
-        pool_lengths=ints(expansions, MAX_POOL),
-        num_own=ints(expansions),
-        num_pool=ints(expansions),
-        candidate_probs=np.zeros((expansions, MAX_CANDIDATES)),
-        candidate_logits=np.zeros((expansions, MAX_CANDIDATES)),
-        none_logits=np.zeros(expansions),
-        none_features=np.zeros((expansions, NUM_NONE_GROUPS), np.int16),
+        nodes=np.zeros((MAX_NODES, 8), np.int32),
+        probs=np.zeros((MAX_NODES, 2)),
+        own=np.zeros((MAX_TREE_NODES, MAX_OWN, 3), np.int32),
+        pool=np.zeros((MAX_TREE_NODES, MAX_POOL, 3), np.int32),
+        num_occurrences=np.zeros((MAX_TREE_NODES, 2), np.int32),
+        candidates=np.zeros((MAX_CANDIDATES, 16), np.int32),
+        logits=np.zeros(MAX_CANDIDATES + 1),
+        odds=np.zeros(MAX_CANDIDATES + 1),
+        stamps=np.zeros(NUM_STAMPS + 2, np.int64),
         queue_probs=np.zeros(MAX_NODES + 1),
-        queue_nodes=ints(MAX_NODES + 1),
+        queue_nodes=np.zeros(MAX_NODES + 1, np.int32),
+        tallies=np.zeros(NUM_TALLIES, np.int64),
+        number=number,
+        number_bits=number.view(np.int64),
+        num_nodes=np.zeros(1, np.int64),
+        places=np.zeros(MAX_NODES, np.int64),
+        buckets=np.zeros(NUM_SUCCESSORS, np.uint8),
+        old_ids=np.zeros(NUM_ENTRIES, np.int32),
+        old_means=np.zeros(NUM_ENTRIES),
     )

@@ -13,7 +13,7 @@ from goose.anisotropic.budget import NodeBudget, TreeLimits
 from goose.anisotropic.drafter import Drafter
 from goose.anisotropic.tree import MIN_PATH_PROBABILITY
 from goose.anisotropic.weights import Weights
-from goose.anisotropic.workspace import MAX_NODES, MAX_TREE_NODES
+from goose.anisotropic.workspace import MAX_NODES, MAX_TREE_NODES, PATH_PROB, SELECTED
 from goose.observation import Harvest, HarvestOrigin, TreeOutcome
 from goose.request import DraftRequest, TreeQuery
 from goose.tree import TokenTree
@@ -83,8 +83,8 @@ def test_no_candidate_left_out_is_likelier_than_one_taken(text: list[int], num_n
     work = drafter.workspace
     queued = int(work.num_nodes[0])
     assert queued < MAX_NODES
-    taken = work.path_probs[:queued][work.selected[:queued]]
-    left_out = work.path_probs[:queued][~work.selected[:queued]]
+    path_probs, selected = work.probs[:queued, PATH_PROB], work.nodes[:queued, SELECTED] == 1
+    taken, left_out = path_probs[selected], path_probs[~selected]
     assert tree.num_nodes == len(taken) == min(num_nodes, queued)
     np.testing.assert_allclose(np.sort(tree.path_probs()), np.sort(taken), rtol=1e-4)
     assert left_out.max(initial=0.0) <= taken.min() + 1e-12
