@@ -74,7 +74,7 @@ class RecordingRun:
             group = dict(absent[start : start + 2 * self.concurrency])
             for reply in self._replies(group):
                 path = _paths(folder, reply.session_id, group[reply.session_id])[reply.turn]
-                recorded.append(self._write(reply, path))
+                recorded.append(self._write(reply, path, prompts.name))
             for _ in group:
                 on_dialogue()
         return recorded
@@ -91,7 +91,7 @@ class RecordingRun:
         hold(engine, sessions, greedy(self.max_tokens), concurrency=self.concurrency, on_reply=replies.append)
         return replies
 
-    def _write(self, reply: Reply, path: Path) -> Recorded:
+    def _write(self, reply: Reply, path: Path, benchmark: str) -> Recorded:
         prompt = np.asarray(reply.prompt.token_ids, dtype=np.int64)
         output = np.asarray(reply.token_ids, dtype=np.int64)
         top_ids, top_probs = successors(self.parts.runner, np.concatenate([prompt, output]), _TOP)
@@ -103,6 +103,7 @@ class RecordingRun:
                 output=output.astype(np.int32),
                 top_ids=top_ids.astype(np.int32),
                 top_p=top_probs,
+                benchmark=np.array(benchmark),
             )
         os.replace(partial, path)
         most_likely = top_ids[len(prompt) - 1 : -1, 0]

@@ -42,6 +42,7 @@ def test_every_reply_is_on_disk_with_the_models_successors(tmp_path: Path) -> No
     assert sorted(tmp_path.iterdir()) == sorted(one.path for one in recorded), "nothing half-written stays"
     assert {(one.num_tokens, one.num_mismatches) for one in recorded} == {(30, 0)}
     recording = Recording.load(tmp_path / "own_d_3.npz")
+    assert recording.benchmark == "own"
     assert recording.prompt_ids.tolist() == list(b"prompt 3")
     tokens = [*recording.prompt_ids.tolist(), *recording.output_ids.tolist()]
     assert recording.top_ids.shape == recording.top_probs.shape == (len(tokens), 10)

@@ -14,7 +14,7 @@ from recording_builders import looping_recording, random_recording, save_recordi
 
 from goose.replay import Recording
 from goose.tree import TokenTree
-from goose_ray.bench.recordings import Benchmark, RecordedReply
+from goose_ray.bench.recordings import Benchmark, RecordedReply, read_benchmarks
 from goose_ray.bench.replay import ReplayPlan
 from goose_ray.bench.replay_study import Study, study
 from goose_ray.bench.step_statistics import StepStatistics, spine_of
@@ -274,3 +274,15 @@ def test_without_matplotlib_a_report_says_what_to_install(folder: Path, monkeypa
     assert done.exit_code == 1
     assert "pip install 'goose-ray[report]'" in done.output
     assert not (folder / "report").exists()
+
+
+def test_probabilities_of_anisotropic_are_reliable_on_replies_it_was_not_fitted_to(shared_dir: Path) -> None:
+    """The prior knows prompts of other kinds; a benchmark's first replies meet it as it comes."""
+    plan = ReplayPlan(benchmarks=tuple(read_benchmarks([shared_dir / "data" / "recordings"], seed=0)))
+    statistics = StepStatistics()
+    plan.run("anisotropic", 32, statistics)
+    found = statistics.reliability()
+    assert found is not None
+    assert found.num_nodes > 5000
+    assert found.ece <= 0.05
+    assert found.ece_equal_counts <= 0.05
