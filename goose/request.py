@@ -21,8 +21,7 @@ class DraftRequest:
     prompt_ids: IntArray
     # a draft never runs past one of these
     stop_token_ids: frozenset[int]
-    # texts remembered for one salt are never drafted for another; None is a salt of its own. The transition table of
-    # the policy `goose` knows no texts and is shared by all.
+    # what was remembered for one salt is never drafted for another; None is a salt of its own
     cache_salt: str | None
     # nodes to verify a step, anchor included
     budget: int
@@ -67,6 +66,9 @@ class RequestStates(Generic[StateT]):
             return self._states[request_id]
         except KeyError:
             raise RequestStateError(f"request {request_id!r} is not started in {self._owner}") from None
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._states
 
     def __iter__(self) -> Iterator[StateT]:
         return iter(self._states.values())

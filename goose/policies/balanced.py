@@ -39,6 +39,7 @@ class BalancedConstants:
 class _State:
     budget: int
     stop_token_ids: frozenset[int]
+    cache_salt: str | None
     # moving average of accepted tokens a step
     accepted: float = 0.0
     # draft down to a node of the last tree -> the node's candidates, best first
@@ -62,7 +63,7 @@ class BalancedPolicy:
         self._states = RequestStates[_State](f"policy {self.name!r}")
 
     def start_request(self, request: DraftRequest) -> None:
-        self._states.start(request.request_id, _State(request.budget, request.stop_token_ids))
+        self._states.start(request.request_id, _State(request.budget, request.stop_token_ids, request.cache_salt))
 
     def propose(
         self, queries: Sequence[TreeQuery], max_nodes: int, step_seconds: FloatArray | None = None
@@ -126,7 +127,8 @@ class BalancedPolicy:
         total = sum(followers.values())
         scores = {token: count / total for token, count in followers.items()}
         bits = dict.fromkeys(followers, self._context_bit)
-        for token, score in zip(*self._transitions.successors(last_two[0], last_two[1]), strict=True):
+        successors = self._transitions.successors(last_two[0], last_two[1], cache_salt=state.cache_salt)
+        for token, score in zip(*successors, strict=True):
             scores[token] = scores.get(token, 0.0) + score
             bits[token] = bits.get(token, 0) | self._transitions_bit
         ordered = sorted(scores, key=scores.__getitem__, reverse=True)

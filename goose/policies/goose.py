@@ -19,6 +19,7 @@ The rate that feeds the moving average is accepted spine nodes over spine nodes 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -76,6 +77,7 @@ class GooseDecision:
 class _State:
     budget: int
     stop_token_ids: frozenset[int]
+    cache_salt: str | None
     spine_accept_ema: float
 
 
@@ -95,7 +97,7 @@ class GoosePolicy:
         self._states = RequestStates[_State](f"policy {self.name!r}")
 
     def start_request(self, request: DraftRequest) -> None:
-        state = _State(request.budget, request.stop_token_ids, self.constants.ema_start)
+        state = _State(request.budget, request.stop_token_ids, request.cache_salt, self.constants.ema_start)
         self._states.start(request.request_id, state)
 
     def stop_request(self, request_id: str) -> None:
@@ -125,7 +127,7 @@ class GoosePolicy:
         state = self._states[request_id]
         match = self._context.match(request_id, max_tokens=self.constants.chain_length)
         confidence = self._confidence(match)
-        if not self._transitions.knows(*self._transitions.last_two(request_id)):
+        if not self._transitions.knows(*self._transitions.last_two(request_id), cache_salt=state.cache_salt):
             route: Literal["chain", "autoregressive"] = "chain" if match.token_ids else "autoregressive"
             return GooseDecision(match, confidence, route, match.token_ids, len(match.token_ids), 0)
         chain = self._extended(request_id, match, confidence)
@@ -135,12 +137,13 @@ class GoosePolicy:
     def tree(self, request_id: str) -> TokenTree:
         """The paper's tree, as deep and as large as it comes."""
         decision = self.decide(request_id)
+        state = self._states[request_id]
         previous_id, anchor_id = self._transitions.last_two(request_id)
         builder = SpineTreeBuilder(
-            self._transitions.successors,
+            partial(self._transitions.successors, cache_salt=state.cache_salt),
             previous_id,
             anchor_id,
-            stop_token_ids=self._states[request_id].stop_token_ids,
+            stop_token_ids=state.stop_token_ids,
             num_branch_nodes=decision.num_branch,
             min_score=self.constants.min_score,
             spine_bit=self._context_bit,

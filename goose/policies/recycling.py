@@ -51,6 +51,7 @@ def static_shape(rank_probs: tuple[float, ...], num_nodes: int) -> tuple[tuple[i
 class _State:
     budget: int
     stop_token_ids: frozenset[int]
+    cache_salt: str | None
 
 
 class RecyclingPolicy:
@@ -67,7 +68,7 @@ class RecyclingPolicy:
         self._states = RequestStates[_State](f"policy {self.name!r}")
 
     def start_request(self, request: DraftRequest) -> None:
-        self._states.start(request.request_id, _State(request.budget, request.stop_token_ids))
+        self._states.start(request.request_id, _State(request.budget, request.stop_token_ids, request.cache_salt))
 
     def propose(
         self, queries: Sequence[TreeQuery], max_nodes: int, step_seconds: FloatArray | None = None
@@ -90,7 +91,8 @@ class RecyclingPolicy:
                 continue
             parent = placed[above]
             if parent not in rows:
-                rows[parent] = self._transitions.successors(_NO_TOKEN, token_ids[parent])[0]
+                found = self._transitions.successors(_NO_TOKEN, token_ids[parent], cache_salt=state.cache_salt)
+                rows[parent] = found[0]
             if rank < len(rows[parent]) and rows[parent][rank] not in state.stop_token_ids:
                 placed[number] = len(token_ids)
                 token_ids.append(rows[parent][rank])

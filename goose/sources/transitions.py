@@ -1,62 +1,22 @@
 """Drafts from what the target itself found likely: the top-K successors of a token, and of a pair of tokens.
 
-Rows are harvested from every position of every forward and stay warm across requests. Knows nothing of any one
-request but its last two tokens. Memory is bounded: one row a vocabulary entry, and a fixed number of pairs.
+Rows are harvested from every position of every forward and stay warm across requests, but are only shown to requests of
+the cache salt they come from. Knows nothing of any one request but its salt and its last two tokens. Memory is bounded:
+one row a vocabulary entry for the requests without a salt, and a fixed number of rows for pairs and for salts.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest, RequestStates
 from goose.sources.base import CandidateQuery, Candidates
+from goose.sources.successor_rows import KeyedRows, SuccessorRows, last_of_each
 from goose.tree import IntArray
 
 __all__ = ["TransitionTable"]
-
-
-class _Rows:
-    """Rows of successors by number, for any number below `max_rows`. Grows by doubling, so a row costs O(1).
-
-    Scores are kept in double precision: tree widths are rounded products of them, and must come out the same whether
-    a score was given in single or in double.
-    """
-
-    def __init__(self, width: int, *, max_rows: int | None = None) -> None:
-        self._max_rows = max_rows
-        # [num_rows, width]: successors, most likely first; -1 behind the last one, and all along an empty row
-        self._ids = np.full((0, width), -1, dtype=np.int32)
-        # [num_rows, width]
-        self._scores = np.zeros((0, width), dtype=np.float64)
-
-    def __contains__(self, number: int) -> bool:
-        return number < len(self._ids) and bool(self._ids[number, 0] >= 0)
-
-    def read(self, number: int) -> tuple[list[int], list[float]]:
-        if number not in self:
-            return [], []
-        ids: list[int] = self._ids[number].tolist()
-        scores: list[float] = self._scores[number].tolist()
-        if ids[-1] >= 0:
-            return ids, scores
-        length = ids.index(-1)
-        return ids[:length], scores[:length]
-
-    def write(self, numbers: IntArray, ids: NDArray[np.int32], scores: NDArray[np.float64]) -> None:
-        """Replaces the rows of distinct `numbers`."""
-        if not len(numbers):
-            return
-        needed = int(numbers.max()) + 1
-        if needed > len(self._ids):
-            capacity = max(needed, 2 * len(self._ids), 1024)
-            more = (capacity if self._max_rows is None else min(capacity, self._max_rows)) - len(self._ids)
-            width = self._ids.shape[1]
-            self._ids = np.concatenate([self._ids, np.full((more, width), -1, dtype=np.int32)])
-            self._scores = np.concatenate([self._scores, np.zeros((more, width), dtype=np.float64)])
-        self._ids[numbers], self._scores[numbers] = ids, scores
 
 
 @dataclass(slots=True)
@@ -64,12 +24,15 @@ class _Request:
     # the last two committed tokens, -1 where there is none
     last_two: tuple[int, int]
     stop_token_ids: frozenset[int]
+    cache_salt: str | None
 
 
 class TransitionTable:
     """Two tiers of rows; the pair tier is asked first. In both a later row replaces an earlier one.
 
-    The pair tier holds `max_pairs` rows and evicts the pair that entered first.
+    The pair tier holds `max_pairs` rows and evicts the pair that entered first; as many rows are kept of the tokens of
+    salted requests. Rows of a harvest that does not say where they stand count as those of requests without a salt;
+    rows of a request that this table does not serve are left out, because their salt is not known.
     """
 
     name = "transitions"
@@ -77,14 +40,12 @@ class TransitionTable:
 
     def __init__(self, *, num_successors: int = 10, max_pairs: int = 65536) -> None:
         self._num_successors = num_successors
-        self._max_pairs = max_pairs
-        # by token; as long as the largest token seen
-        self._tokens = _Rows(num_successors)
-        # by slot
-        self._pairs = _Rows(num_successors, max_rows=max_pairs)
-        self._pair_slots: dict[int, int] = {}
-        self._slot_pairs: list[int] = []
-        self._next_slot = 0
+        # by token
+        self._tokens = SuccessorRows(num_successors)
+        # by (salt, token)
+        self._salted_tokens = KeyedRows(num_successors, max_rows=max_pairs)
+        # by pair, or (salt, pair)
+        self._pairs = KeyedRows(num_successors, max_rows=max_pairs)
         self._requests = RequestStates[_Request](f"source {self.name!r}")
 
     @property
@@ -93,11 +54,20 @@ class TransitionTable:
 
     @property
     def num_pairs(self) -> int:
-        return len(self._pair_slots)
+        return len(self._pairs)
+
+    @property
+    def num_bytes(self) -> dict[str, int]:
+        """Bytes of the rows of each tier."""
+        return {
+            "tokens": self._tokens.num_bytes,
+            "salted_tokens": self._salted_tokens.num_bytes,
+            "pairs": self._pairs.num_bytes,
+        }
 
     def start_request(self, request: DraftRequest) -> None:
         last_two = _last_two((-1, -1), request.prompt_ids)
-        self._requests.start(request.request_id, _Request(last_two, request.stop_token_ids))
+        self._requests.start(request.request_id, _Request(last_two, request.stop_token_ids, request.cache_salt))
 
     def stop_request(self, request_id: str) -> None:
         self._requests.stop(request_id)
@@ -106,21 +76,38 @@ class TransitionTable:
         for outcome in outcomes:
             request = self._requests[outcome.request_id]
             request.last_two = _last_two(request.last_two, outcome.committed_ids)
-        if harvest is not None and len(harvest.token_ids):
-            self._learn(harvest)
+        if harvest is None or not len(harvest.token_ids):
+            return
+        if harvest.origin is None:
+            self._learn(harvest, np.arange(len(harvest.token_ids)), None)
+            return
+        rows_of: dict[str | None, list[int]] = {}
+        for number, request_id in enumerate(harvest.origin.request_ids):
+            if request_id in self._requests:
+                rows_of.setdefault(self._requests[request_id].cache_salt, []).append(number)
+        for salt, numbers in rows_of.items():
+            self._learn(harvest, np.flatnonzero(np.isin(harvest.origin.requests, numbers)), salt)
 
     def last_two(self, request_id: str) -> tuple[int, int]:
         """The last two committed tokens of a request; -1 where there is none."""
         return self._requests[request_id].last_two
 
-    def knows(self, previous_id: int, token_id: int) -> bool:
+    def knows(self, previous_id: int, token_id: int, *, cache_salt: str | None = None) -> bool:
         """Whether either tier has a row for the token."""
-        return token_id in self._tokens or _pair_key(previous_id, token_id) in self._pair_slots
+        if _pair_key(previous_id, token_id, cache_salt) in self._pairs:
+            return True
+        return token_id in self._tokens if cache_salt is None else (cache_salt, token_id) in self._salted_tokens
 
-    def successors(self, previous_id: int, token_id: int) -> tuple[list[int], list[float]]:
+    def successors(
+        self, previous_id: int, token_id: int, *, cache_salt: str | None = None
+    ) -> tuple[list[int], list[float]]:
         """Successors of one token after another (-1: none known), most likely first, and their scores."""
-        slot = self._pair_slots.get(_pair_key(previous_id, token_id))
-        return self._tokens.read(token_id) if slot is None else self._pairs.read(slot)
+        found = self._pairs.read(_pair_key(previous_id, token_id, cache_salt))
+        if found is not None:
+            return found
+        if cache_salt is None:
+            return self._tokens.read(token_id)
+        return self._salted_tokens.read((cache_salt, token_id)) or ([], [])
 
     def candidates(self, queries: Sequence[CandidateQuery]) -> Candidates:
         """One level: the successors of each node asked about, without the request's stop tokens.
@@ -133,8 +120,10 @@ class TransitionTable:
             if query.max_depth < 1:
                 continue
             previous, token = _last_two(request.last_two, query.draft_ids)
-            from_pair = int(_pair_key(previous, token) in self._pair_slots)
-            for rank, (successor, score) in enumerate(zip(*self.successors(previous, token), strict=True)):
+            salt = request.cache_salt
+            from_pair = int(_pair_key(previous, token, salt) in self._pairs)
+            successors, scores = self.successors(previous, token, cache_salt=salt)
+            for rank, (successor, score) in enumerate(zip(successors, scores, strict=True)):
                 if successor not in request.stop_token_ids:
                     rows.append((number, successor, score, rank, from_pair))
         table = np.asarray(rows, dtype=np.float64).reshape(-1, 5)
@@ -146,46 +135,34 @@ class TransitionTable:
             features=table[:, 3:].astype(np.float32),
         )
 
-    def _learn(self, harvest: Harvest) -> None:
+    def _learn(self, harvest: Harvest, rows: IntArray, salt: str | None) -> None:
+        """Keeps some rows of a harvest, ascending, as those of a salt."""
         width = min(harvest.top_ids.shape[1], self._num_successors)
-        ids = np.full((len(harvest.token_ids), self._num_successors), -1, dtype=np.int32)
+        ids = np.full((len(rows), self._num_successors), -1, dtype=np.int32)
         scores = np.zeros(ids.shape, dtype=np.float64)
-        ids[:, :width] = harvest.top_ids[:, :width]
-        scores[:, :width] = harvest.top_probs[:, :width]
+        ids[:, :width] = harvest.top_ids[rows, :width]
+        scores[:, :width] = harvest.top_probs[rows, :width]
+        token_ids, previous_ids = harvest.token_ids[rows], harvest.previous_ids[rows]
 
-        rows = _last_of_each(harvest.token_ids)
-        self._tokens.write(harvest.token_ids[rows], ids[rows], scores[rows])
+        latest = last_of_each(token_ids)
+        if salt is None:
+            self._tokens.write(token_ids[latest], ids[latest], scores[latest])
+        else:
+            keys = [(salt, token_id) for token_id in token_ids[latest].tolist()]
+            self._salted_tokens.write(keys, ids[latest], scores[latest])
 
-        paired = np.flatnonzero(harvest.previous_ids >= 0)
-        pairs = (harvest.previous_ids[paired] << 32) | harvest.token_ids[paired]
-        latest = _last_of_each(pairs)[-self._max_pairs :]
-        slots = self._claim_slots(pairs[latest].tolist())
-        # A slot claimed late in the batch may have been another row's early in it: the later one holds it now.
-        kept = _last_of_each(slots)
-        rows = paired[latest[kept]]
-        self._pairs.write(slots[kept], ids[rows], scores[rows])
-
-    def _claim_slots(self, pairs: list[int]) -> IntArray:
-        """The slot of each pair; a new pair takes a free one, or that of the pair that entered first."""
-        slots = np.empty(len(pairs), dtype=np.int64)
-        for row, pair in enumerate(pairs):
-            slot = self._pair_slots.get(pair)
-            if slot is None:
-                slot = self._next_slot
-                self._next_slot = (slot + 1) % self._max_pairs
-                if slot < len(self._slot_pairs):
-                    del self._pair_slots[self._slot_pairs[slot]]
-                    self._slot_pairs[slot] = pair
-                else:
-                    self._slot_pairs.append(pair)
-                self._pair_slots[pair] = slot
-            slots[row] = slot
-        return slots
+        paired = np.flatnonzero(previous_ids >= 0)
+        pairs = (previous_ids[paired] << 32) | token_ids[paired]
+        latest = last_of_each(pairs)
+        pair_keys = pairs[latest].tolist()
+        kept = paired[latest]
+        self._pairs.write(pair_keys if salt is None else [(salt, pair) for pair in pair_keys], ids[kept], scores[kept])
 
 
-def _pair_key(previous_id: int, token_id: int) -> int:
+def _pair_key(previous_id: int, token_id: int, salt: str | None) -> int | tuple[str, int]:
     """Negative, and so the key of no pair, if there is no token before."""
-    return previous_id << 32 | token_id
+    pair = previous_id << 32 | token_id
+    return pair if salt is None else (salt, pair)
 
 
 def _last_two(last: tuple[int, int], more: IntArray) -> tuple[int, int]:
@@ -193,9 +170,3 @@ def _last_two(last: tuple[int, int], more: IntArray) -> tuple[int, int]:
     if len(more) >= 2:
         return int(more[-2]), int(more[-1])
     return (last[1], int(more[0])) if len(more) else last
-
-
-def _last_of_each(keys: IntArray) -> IntArray:
-    """Ascending indices of the last entry of each distinct key."""
-    _, first_reversed = np.unique(keys[::-1], return_index=True)
-    return np.sort(len(keys) - 1 - first_reversed)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from goose.errors import RequestStateError
-from goose.observation import Harvest, TreeOutcome
+from goose.observation import Harvest, HarvestOrigin, TreeOutcome
 from goose.request import DraftRequest
 from goose.sources.base import CandidateQuery
 from goose.sources.transitions import TransitionTable
@@ -32,10 +32,12 @@ def table(*rows: Row, num_successors: int = 2, max_pairs: int = 100) -> Transiti
     return source
 
 
-def request(tokens: Sequence[int], *, stop: Iterable[int] = ()) -> DraftRequest:
+def request(
+    tokens: Sequence[int], *, stop: Iterable[int] = (), name: str = "r", salt: str | None = None
+) -> DraftRequest:
     prompt_ids = np.asarray(tokens, dtype=np.int64)
     return DraftRequest(
-        request_id="r", prompt_ids=prompt_ids, stop_token_ids=frozenset(stop), cache_salt=None, budget=60
+        request_id=name, prompt_ids=prompt_ids, stop_token_ids=frozenset(stop), cache_salt=salt, budget=60
     )
 
 
@@ -133,6 +135,61 @@ def test_candidates_are_the_successors_without_stop_tokens() -> None:
     assert found.parents.tolist() == [-1, -1, -1]
     assert found.scores.tolist() == [0.5, 0.75, 0.125]
     assert found.features.tolist() == [[0, 1], [0, 1], [1, 1]]
+
+
+def from_requests(rows: Harvest, names: Sequence[str], owners: Sequence[int]) -> Harvest:
+    positions = np.full(len(owners), -1, dtype=np.int64)
+    origin = HarvestOrigin(tuple(names), np.asarray(owners, dtype=np.int64), positions)
+    return Harvest(rows.previous_ids, rows.token_ids, rows.top_ids, rows.top_probs, origin)
+
+
+def test_rows_are_shown_to_requests_of_their_salt_alone() -> None:
+    source = table()
+    for name, salt in (("a", "tenant a"), ("b", "tenant b"), ("none", None)):
+        source.start_request(request([1, 5], name=name, salt=salt))
+    rows = harvest(*((1, 5, [token, 0], [0.5, 0.25]) for token in (10, 20, 30)))
+    source.observe([], from_requests(rows, ["none", "a", "b"], [1, 2, 0]))
+    for name, salt, expected in (("a", "tenant a", 10), ("b", "tenant b", 20), ("none", None, 30)):
+        assert source.successors(1, 5, cache_salt=salt)[0] == [expected, 0]
+        # Of another pair the token's own row answers, and it is no one else's either.
+        assert source.successors(9, 5, cache_salt=salt)[0] == [expected, 0]
+        found = source.candidates([CandidateQuery(name, np.empty(0, dtype=np.int64), 1)])
+        assert found.token_ids.tolist() == [expected, 0]
+    assert source.successors(1, 5, cache_salt="tenant c") == ([], [])
+    assert not source.knows(1, 5, cache_salt="tenant c")
+    assert source.knows(9, 5, cache_salt="tenant a")
+
+
+def test_rows_of_requests_that_the_table_does_not_serve_are_left_out() -> None:
+    source = table()
+    source.start_request(request([1], name="served"))
+    rows = harvest((1, 5, [10, 0], [0.5, 0.25]), (1, 6, [11, 0], [0.5, 0.25]))
+    source.observe([], from_requests(rows, ["served", "of another policy"], [0, 1]))
+    assert source.knows(1, 5)
+    assert not source.knows(1, 6)
+
+
+def test_rows_of_a_vocabulary_of_152k_fit_into_32_megabytes_and_pairs_and_salts_are_bounded() -> None:
+    source = TransitionTable()
+    source.start_request(request([1], name="salted", salt="s"))
+    vocab, chunk = 152_064, 4096
+    # Ascending, which makes the table grow in the smallest steps.
+    for first in range(0, vocab, chunk):
+        tokens = np.arange(first, min(first + chunk, vocab))
+        rows = Harvest(
+            previous_ids=tokens[::-1].copy(),
+            token_ids=tokens,
+            top_ids=np.tile(np.arange(10), (len(tokens), 1)),
+            top_probs=np.full((len(tokens), 10), 0.1, dtype=np.float32),
+        )
+        source.observe([], rows)
+        source.observe([], from_requests(rows, ["salted"], [0] * len(tokens)))
+    assert source.knows(-1, vocab - 1)
+    assert source.knows(-1, 0)
+    assert source.num_bytes["tokens"] <= 32e6
+    assert source.num_pairs == 65536
+    assert source.num_bytes["pairs"] <= 8e6
+    assert source.num_bytes["salted_tokens"] <= 8e6
 
 
 def test_misuse_names_the_request() -> None:
