@@ -5,7 +5,7 @@ the anchor. Knows nothing of how trees are built or who merges the tables.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,11 @@ DEPTH_EDGES = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65)
 RANK_EDGES = (0, 1, 2, 3, 5, 8)
 # Accepted tokens by place in the draft; the last place also takes what lies behind it.
 _NUM_POSITIONS = 128
-_ATTEMPTED, _ACCEPTED = 0, 1
 _SHAPE = (2, len(DEPTH_EDGES), len(RANK_EDGES))
+_SIZE = len(DEPTH_EDGES) * len(RANK_EDGES)
+# depth -> the first place of its bucket among the counts of a source, rank -> the place in it; the last entry is open
+_DEPTH_PLACES = [(bisect_right(DEPTH_EDGES, depth) - 1) * len(RANK_EDGES) for depth in range(DEPTH_EDGES[-1] + 1)]
+_RANK_PLACES = [bisect_right(RANK_EDGES, rank) - 1 for rank in range(RANK_EDGES[-1] + 1)]
 
 
 class AcceptanceTable:
@@ -35,10 +38,11 @@ class AcceptanceTable:
     """
 
     def __init__(self, source_names: Sequence[str] = ()) -> None:
-        # source -> [2, num_depth_buckets, num_rank_buckets]: attempted, accepted
-        self._counts: dict[str, CountArray] = {name: np.zeros(_SHAPE, np.int64) for name in source_names}
-        # [2, num_positions]: attempted, accepted tokens at depth position + 1 of the verified path
-        self._positions: CountArray = np.zeros((2, _NUM_POSITIONS), np.int64)
+        # Plain integers, because a step changes few of them and each only by one.
+        # source -> attempted, then accepted, by depth bucket and rank bucket
+        self._counts: dict[str, list[int]] = {name: [0] * (2 * _SIZE) for name in source_names}
+        # attempted, then accepted tokens at depth position + 1 of the verified path
+        self._positions: list[int] = [0] * (2 * _NUM_POSITIONS)
 
     @property
     def source_names(self) -> tuple[str, ...]:
@@ -51,58 +55,58 @@ class AcceptanceTable:
         both. Returns source name -> (attempted, accepted), for the sources that attempted anything.
         """
         accepted = set(accepted_nodes.tolist())
-        parents, depths, sources = tree.parents.tolist(), tree.depths.tolist(), tree.sources.tolist()
+        parents = tree.parents.tolist()
         # Few nodes are reached, most of them siblings, so plain integers beat array operations here.
         reached = [node for node, parent in enumerate(parents) if parent == 0 or parent in accepted]
-        for place in {min(depths[node], _NUM_POSITIONS) - 1 for node in reached}:
-            self._positions[_ATTEMPTED, place] += 1
-        for node in accepted:
-            self._positions[_ACCEPTED, min(depths[node], _NUM_POSITIONS) - 1] += 1
+        depths, sources = tree.depths[reached].tolist(), tree.sources[reached].tolist()
+        positions = self._positions
+        for depth in set(depths):
+            positions[min(depth, _NUM_POSITIONS) - 1] += 1
+        for node, depth in zip(reached, depths, strict=True):
+            if node in accepted:
+                positions[_NUM_POSITIONS + min(depth, _NUM_POSITIONS) - 1] += 1
         credited: dict[str, tuple[int, int]] = {}
         for number, (name, counts) in enumerate(self._counts.items()):
             siblings: dict[int, int] = {}
             num_attempted = num_accepted = 0
-            for node in reached:
-                if sources[node] >> number & 1:
-                    rank = siblings.get(parents[node], 0)
-                    siblings[parents[node]] = rank + 1
-                    bucket = bisect_right(DEPTH_EDGES, depths[node]) - 1, bisect_right(RANK_EDGES, rank) - 1
-                    hit = node in accepted
-                    counts[_ATTEMPTED, *bucket] += 1
-                    counts[_ACCEPTED, *bucket] += hit
+            for node, depth, bits in zip(reached, depths, sources, strict=True):
+                if bits >> number & 1:
+                    parent = parents[node]
+                    rank = siblings.get(parent, 0)
+                    siblings[parent] = rank + 1
+                    place = _DEPTH_PLACES[min(depth, DEPTH_EDGES[-1])] + _RANK_PLACES[min(rank, RANK_EDGES[-1])]
+                    counts[place] += 1
                     num_attempted += 1
-                    num_accepted += hit
+                    if node in accepted:
+                        counts[_SIZE + place] += 1
+                        num_accepted += 1
             if num_attempted:
                 credited[name] = (num_attempted, num_accepted)
         return credited
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """Source name -> (attempted, accepted)."""
-        return {
-            name: (int(counts[_ATTEMPTED].sum()), int(counts[_ACCEPTED].sum())) for name, counts in self._counts.items()
-        }
+        return {name: (sum(counts[:_SIZE]), sum(counts[_SIZE:])) for name, counts in self._counts.items()}
 
     def counts(self, source_name: str) -> CountArray:
         """[2, num_depth_buckets, num_rank_buckets] int64: attempted and accepted of one source, a copy."""
-        return self._counts[source_name].copy()
+        return np.asarray(self._counts[source_name], dtype=np.int64).reshape(_SHAPE)
 
     def accepted_per_position(self) -> CountArray:
         """[num_positions] int64: accepted tokens at each place of the draft, a copy."""
-        accepted: CountArray = self._positions[_ACCEPTED]
-        return accepted.copy()
+        return np.asarray(self._positions[_NUM_POSITIONS:], dtype=np.int64)
 
     def attempted_per_position(self) -> CountArray:
         """[num_positions] int64: steps that reached a node at each place of the draft, a copy."""
-        attempted: CountArray = self._positions[_ATTEMPTED]
-        return attempted.copy()
+        return np.asarray(self._positions[:_NUM_POSITIONS], dtype=np.int64)
 
     def merge_max(self, other: "AcceptanceTable") -> "AcceptanceTable":
         """Elementwise maximum: two reports of one incarnation, of which the larger is the later."""
-        return self._merged(other, np.maximum)
+        return self._merged(other, max)
 
     def add(self, other: "AcceptanceTable") -> "AcceptanceTable":
         """Elementwise sum: reports of two incarnations."""
-        return self._merged(other, np.add)
+        return self._merged(other, int.__add__)
 
     def copy(self) -> "AcceptanceTable":
         return self.add(AcceptanceTable())
@@ -112,8 +116,8 @@ class AcceptanceTable:
         return {
             "depth_edges": list(DEPTH_EDGES),
             "rank_edges": list(RANK_EDGES),
-            "positions": self._positions.tolist(),
-            "sources": {name: counts.tolist() for name, counts in self._counts.items()},
+            "positions": np.asarray(self._positions).reshape(2, -1).tolist(),
+            "sources": {name: self.counts(name).tolist() for name in self._counts},
         }
 
     @classmethod
@@ -123,11 +127,14 @@ class AcceptanceTable:
             if snapshot.get(field) != list(edges):
                 raise InvalidSnapshotError(f"{field} must be {list(edges)}, not {snapshot.get(field)}")
         table = cls()
-        table._positions = _counts_from(snapshot.get("positions"), "positions", (2, _NUM_POSITIONS))
+        table._positions = _counts_from(snapshot.get("positions"), "positions", (2, _NUM_POSITIONS)).ravel().tolist()
         sources = snapshot.get("sources")
         if not isinstance(sources, Mapping):
             raise InvalidSnapshotError(f"sources must map names to counts, not {type(sources).__name__}")
-        table._counts = {str(name): _counts_from(counts, f"sources.{name}", _SHAPE) for name, counts in sources.items()}
+        table._counts = {
+            str(name): _counts_from(counts, f"sources.{name}", _SHAPE).ravel().tolist()
+            for name, counts in sources.items()
+        }
         return table
 
     def __eq__(self, other: object) -> bool:
@@ -139,15 +146,16 @@ class AcceptanceTable:
     def __repr__(self) -> str:
         return f"AcceptanceTable({self.totals()})"
 
-    def _comparable(self) -> tuple[bytes, dict[str, bytes]]:
-        return self._positions.tobytes(), {n: counts.tobytes() for n, counts in self._counts.items() if counts.any()}
+    def _comparable(self) -> tuple[list[int], dict[str, list[int]]]:
+        return self._positions, {name: counts for name, counts in self._counts.items() if any(counts)}
 
-    def _merged(self, other: "AcceptanceTable", combine: np.ufunc) -> "AcceptanceTable":
+    def _merged(self, other: "AcceptanceTable", combine: Callable[[int, int], int]) -> "AcceptanceTable":
         merged = AcceptanceTable()
-        merged._positions = combine(self._positions, other._positions)
-        nothing = np.zeros(_SHAPE, np.int64)
+        merged._positions = list(map(combine, self._positions, other._positions))
+        nothing = [0] * (2 * _SIZE)
         for name in dict.fromkeys((*self._counts, *other._counts)):
-            merged._counts[name] = combine(self._counts.get(name, nothing), other._counts.get(name, nothing))
+            both = self._counts.get(name, nothing), other._counts.get(name, nothing)
+            merged._counts[name] = list(map(combine, *both))
         return merged
 
 

@@ -14,7 +14,7 @@ from goose.observation import Harvest, TreeOutcome
 from goose.policies.base import TreePolicy
 from goose.policies.registry import POLICIES, PolicyBuilder
 from goose.request import DraftRequest, RequestStates, TreeQuery
-from goose.sources.registry import SOURCE_NAMES, SOURCES, SourceSet
+from goose.sources.registry import SOURCE_NAMES, SourceSet
 from goose.sources.suffix import DEFAULT_POOL_TOKENS
 from goose.tree import FloatArray, IntArray, TokenTree, TreeBatch
 
@@ -157,8 +157,11 @@ class Speculator:
 
         Returns, for each outcome, source name -> (attempted, accepted) draft nodes at reached nodes.
         """
-        by_source: dict[str, list[TreeOutcome]] = {name: [] for name in SOURCES}
         by_policy: dict[str, list[TreeOutcome]] = {name: [] for name in self._policies}
+        # Of a source that no policy built so far draws on, nothing will be asked that it could have learned.
+        by_source: dict[str, list[TreeOutcome]] = {
+            name: [] for policy in self._policies.values() for name in policy.source_names
+        }
         for outcome in outcomes:
             policy = self._requests[outcome.request_id].policy
             by_policy[policy].append(outcome)
