@@ -81,6 +81,11 @@ def test_the_budget_is_found_that_meets_the_wanted_nodes(
     assert len(match.tried) <= 14
 
 
+def test_a_straight_line_takes_three_runs() -> None:
+    match = match_budget(lambda budget: 0.5 * budget + 3, 60)
+    assert (match.budget, list(match.tried)) == (114, [60, 120, 114])
+
+
 def test_between_two_budgets_the_nearer_is_taken() -> None:
     match = match_budget(lambda budget: 7.0 * budget, 60)
     assert (match.budget, match.nodes, match.reached) == (9, 63.0, True)
@@ -89,6 +94,7 @@ def test_between_two_budgets_the_nearer_is_taken() -> None:
 def test_a_policy_without_candidates_is_taken_at_its_most() -> None:
     match = match_budget(lambda budget: min(float(budget), 3.4), 60)
     assert (match.nodes, match.reached) == (3.4, False)
+    assert set(match.tried) == {60, 120}, "no more is spent at twice the budget, so no more is asked for"
 
 
 def test_a_policy_that_cannot_spend_less_is_taken_at_its_least() -> None:
