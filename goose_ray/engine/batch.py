@@ -10,14 +10,20 @@ import numpy as np
 from goose.observation import Harvest, HarvestOrigin
 from goose.tree import BoolArray, IntArray, TokenTree
 from goose_ray.engine.scheduler import ScheduledSequence
+from goose_ray.engine.sequence import SequenceState
 from goose_ray.engine.step import HarvestRows, SequenceStep, StepBatch, VerifiedPath
 
-__all__ = ["build_batch", "harvest_of", "kept_rows", "num_rows"]
+__all__ = ["build_batch", "harvest_of", "kept_rows", "row_counts"]
 
 
-def num_rows(scheduled: Sequence[ScheduledSequence], trees: Sequence[TokenTree | None]) -> int:
-    drafted = sum(tree.num_draft_nodes for tree in trees if tree is not None)
-    return sum(entry.num_chain for entry in scheduled) + drafted
+def row_counts(
+    scheduled: Sequence[ScheduledSequence], trees: Sequence[TokenTree | None]
+) -> list[tuple[SequenceState, int]]:
+    """How many rows each sequence has."""
+    return [
+        (entry.sequence, entry.num_chain + (0 if tree is None else tree.num_draft_nodes))
+        for entry, tree in zip(scheduled, trees, strict=True)
+    ]
 
 
 def build_batch(

@@ -15,7 +15,7 @@ from goose.speculator import AUTOMATIC_NODES
 from goose.tree import TokenTree
 from goose_ray.config import EngineConfig
 from goose_ray.engine.admission import AdmissionRules
-from goose_ray.engine.batch import build_batch, harvest_of, kept_rows, num_rows
+from goose_ray.engine.batch import build_batch, harvest_of, kept_rows, row_counts
 from goose_ray.engine.delivery import Delivery, OutputStream
 from goose_ray.engine.drafting import BatchSpeculator, Drafting
 from goose_ray.engine.kv_memory import KVMemory
@@ -210,7 +210,7 @@ class Engine:
         return [next(proposed) if entry.has_tree else None for entry in schedule.sequences]
 
     def _batch(self, schedule: Schedule, trees: Sequence[TokenTree | None]) -> StepBatch:
-        slots = self._memory.allocate(num_rows(schedule.sequences, trees))
+        slots = self._memory.allocate(row_counts(schedule.sequences, trees))
         return build_batch(
             schedule.sequences,
             trees,

@@ -1,34 +1,50 @@
 """Which KV slots are free: token-granular (page size 1), so that keeping a path means keeping its slots.
 
+Attention reads a sequence's slots in place if they lie together, so each sequence is given a *region*: a run of the
+pool from which it is served first and others last. A region is a wish, not a possession: its free slots are anybody's
+once there are no others.
+
 Knows neither sequences nor the tensors behind the slots.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from goose.tree import BoolArray, IntArray
 
-__all__ = ["SlotAllocator"]
+__all__ = ["Region", "SlotAllocator"]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Slots `start` to `end` (one past the last)."""
+
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
 
 
 class SlotAllocator:
-    """A stack of free slots and a bitmap of the used ones. A slot has one owner: who allocated it frees it, once.
-
-    A shared, reference-counted slot (a cached prefix) would be owned by the cache, which frees it here when its own
-    count falls to zero; nothing in this class would change.
-    """
+    """Bitmaps of the free slots and of the regions. A slot has one owner: who allocated it frees it, once."""
 
     def __init__(self, num_slots: int) -> None:
-        # [num_slots] int64; the first `_num_free` are free, the last of those is handed out next
-        self._stack: IntArray = np.arange(num_slots, dtype=np.int64)[::-1].copy()
-        self._num_free = num_slots
         # [num_slots] bool
-        self._used: BoolArray = np.zeros(num_slots, dtype=np.bool_)
+        self._free: BoolArray = np.ones(num_slots, dtype=np.bool_)
+        # [num_slots] bool: in some region; regions do not overlap
+        self._reserved: BoolArray = np.zeros(num_slots, dtype=np.bool_)
+        self._num_free = num_slots
+        # where the last region ended
+        self._next = 0
         # [num_slots] int64; work space that finds a slot given twice without sorting
         self._last_index: IntArray = np.zeros(num_slots, dtype=np.int64)
 
     @property
     def num_slots(self) -> int:
-        return len(self._stack)
+        return len(self._free)
 
     @property
     def num_free(self) -> int:
@@ -36,18 +52,43 @@ class SlotAllocator:
 
     @property
     def num_used(self) -> int:
-        return len(self._stack) - self._num_free
+        return self.num_slots - self._num_free
 
     def can_allocate(self, count: int) -> bool:
         return count <= self._num_free
 
-    def allocate(self, count: int) -> IntArray:
-        """[count] int64: slots that are the caller's until it frees them. Raises RuntimeError if too few are free."""
+    def open_region(self, size: int, *, near: int | None = None) -> Region:
+        """The run of `size` free slots from `near` on if there is one, else the next such run behind the last region
+        opened, else the longest run there is, which may be empty. Never overlaps another region.
+        """
+        open_slots = self._free & ~self._reserved
+        if near is not None and near + size <= self.num_slots and open_slots[near : near + size].all():
+            region = Region(near, near + size)
+        else:
+            # A run begins where the step between neighbours is 1, and ends where it is -1.
+            edges = np.diff(open_slots.astype(np.int8), prepend=0, append=0)
+            starts, ends = np.flatnonzero(edges == 1), np.flatnonzero(edges == -1)
+            region = _choose(starts, ends, size, self._next)
+            self._next = region.end
+        self._reserved[region.start : region.end] = True
+        return region
+
+    def close_region(self, region: Region) -> None:
+        """Its slots, used or free, are no longer set apart."""
+        self._reserved[region.start : region.end] = False
+
+    def allocate(self, count: int, region: Region | None = None) -> IntArray:
+        """[count] int64: slots that are the caller's until it frees them, the lowest free ones of the region first,
+        then such as are in no region, those behind it before those below it. Raises RuntimeError if too few are free.
+        """
         if count > self._num_free:
             raise RuntimeError(f"{count} KV slots asked for, {self._num_free} of {self.num_slots} are free")
-        slots = self._stack[self._num_free - count : self._num_free][::-1].copy()
+        start, end = (region.start, region.end) if region is not None else (0, 0)
+        slots = start + np.flatnonzero(self._free[start:end])[:count]
+        if len(slots) < count:
+            slots = np.concatenate((slots, self._elsewhere(count - len(slots), start, end)))
+        self._free[slots] = False
         self._num_free -= count
-        self._used[slots] = True
         return slots
 
     def free(self, slots: IntArray) -> None:
@@ -56,23 +97,43 @@ class SlotAllocator:
             return
         if slots.min() < 0 or slots.max() >= self.num_slots:
             raise ValueError(f"KV slots {slots[(slots < 0) | (slots >= self.num_slots)]} are not of this pool")
-        if not self._used[slots].all():
-            raise ValueError(f"KV slots {slots[~self._used[slots]]} are free already")
+        if self._free[slots].any():
+            raise ValueError(f"KV slots {slots[self._free[slots]]} are free already")
         order = np.arange(len(slots))
         self._last_index[slots] = order
         twice = self._last_index[slots] != order
         if twice.any():
             raise ValueError(f"KV slots {slots[twice]} are freed twice in one call")
-        self._used[slots] = False
-        self._stack[self._num_free : self._num_free + len(slots)] = slots[::-1]
+        self._free[slots] = True
         self._num_free += len(slots)
 
     def check_integrity(self) -> None:
-        """Raises RuntimeError unless every slot is either on the stack, once, or marked as used."""
-        free = self._stack[: self._num_free]
-        if len(np.unique(free)) != len(free):
-            raise RuntimeError("a KV slot is on the free stack twice")
-        if self._used[free].any() or int(self._used.sum()) != self.num_used:
-            raise RuntimeError(
-                f"{int(self._used.sum())} KV slots are marked as used, {self.num_used} are off the stack"
-            )
+        """Raises RuntimeError unless as many slots are free as are counted."""
+        num_free = int(self._free.sum())
+        if num_free != self._num_free:
+            raise RuntimeError(f"{num_free} KV slots are free, {self._num_free} are counted")
+
+    def _elsewhere(self, count: int, start: int, end: int) -> IntArray:
+        unreserved = np.flatnonzero(self._free & ~self._reserved)
+        behind = int(unreserved.searchsorted(end))
+        slots = np.roll(unreserved, -behind)[:count]
+        if len(slots) < count:
+            foreign = self._free & self._reserved
+            foreign[start:end] = False
+            slots = np.concatenate((slots, np.flatnonzero(foreign)[: count - len(slots)]))
+        return slots
+
+
+def _choose(starts: IntArray, ends: IntArray, size: int, next_start: int) -> Region:
+    """The first of these runs that has `size` slots from `next_start` on, else the first that has as many, else the
+    longest.
+    """
+    if not len(starts):
+        return Region(0, 0)
+    for begins in (np.maximum(starts, next_start), starts):
+        fitting = np.flatnonzero(ends - begins >= size)
+        if len(fitting):
+            start = int(begins[fitting[0]])
+            return Region(start, start + size)
+    longest = int((ends - starts).argmax())
+    return Region(int(starts[longest]), int(ends[longest]))

@@ -100,9 +100,9 @@ class PrefixCache:
     def extend(self, pin: Pin, token_ids: IntArray, slots: IntArray) -> IntArray:
         """Enters the tokens behind the pinned prefix, and moves the pin to their end.
 
-        `slots` [n] int64 of the last n of `token_ids` become the cache's, n being `len(token_ids) - pin.num_tokens`.
-        Where it knew a token already, the slot given is freed. Returns the [n] slots that the tokens are in now.
-        Raises ValueError, changing nothing, if the number of slots is another.
+        `slots` [n] int64 are those of the last n of `token_ids`, n being `len(token_ids) - pin.num_tokens`. Returns the
+        slots [k] of the first k of these, which were known already: the caller's slots of those stay the caller's, the
+        others become the cache's. Raises ValueError, changing nothing, if the number of slots is another.
         """
         start = pin.num_tokens
         if len(slots) != len(token_ids) - start:
@@ -110,11 +110,10 @@ class PrefixCache:
         node = self._descend(pin.held, token_ids)
         known = node.end - start
         held = _slots_of(node, start)
-        self._allocator.free(slots[:known])
         if known < len(slots):
             node = self._append(node, token_ids[node.end :].copy(), slots[known:].copy())
         pin.node = node
-        return np.concatenate((held, slots[known:]))
+        return held
 
     def release(self, pin: Pin) -> None:
         """Raises ValueError if the pin was released before."""
@@ -128,8 +127,11 @@ class PrefixCache:
                 self._num_evictable += len(node.slots)
         self._became_loose(end)
 
-    def evict(self, count: int) -> None:
-        """Frees `count` slots, least recently used first. Raises RuntimeError if so many are not evictable."""
+    def evict(self, count: int, *, at_once: int = 1) -> None:
+        """Frees `count` slots, least recently used first, and of each run at least `at_once`, or all that it has.
+
+        Raises RuntimeError, changing nothing, if fewer than `count` are evictable.
+        """
         if count > self._num_evictable:
             raise RuntimeError(f"{count} cached KV slots are to be evicted, {self._num_evictable} may be")
         while count > 0:
@@ -140,7 +142,7 @@ class PrefixCache:
             if node.last_use != last_use:
                 self._enqueue(node)
                 continue
-            count -= self._evict_tail(node, count)
+            count -= self._evict_tail(node, max(count, at_once))
 
     def check_integrity(self) -> None:
         """Raises RuntimeError unless runs join, counts add up and everything that may be evicted is queued."""

@@ -13,6 +13,7 @@ from goose.observation import TreeOutcome
 from goose.tree import IntArray, TokenTree
 from goose.verify import VerifiedPath
 from goose_ray.engine.delivery import OutputStream
+from goose_ray.engine.kv_cache import Region
 from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.prefix_cache import Pin
 from goose_ray.engine.request import GenerationRequest, SourceStats, SpeculationStats
@@ -73,12 +74,14 @@ class SequenceState:
         "context_slots",
         "last_token_s",
         "num_cached",
+        "num_doubled",
         "num_drafted",
         "num_harvested",
         "num_prompt",
         "num_steps",
         "output",
         "prefix",
+        "region",
         "request",
         "request_id",
         "sampling",
@@ -105,8 +108,13 @@ class SequenceState:
         self.num_prompt = len(request.prompt_token_ids)
         # slots of the tokens that are computed, in position order
         self.context_slots = IntBuffer()
-        # the first of those slots belong to the prefix cache, as many as this pin holds; None: nothing is attached
+        # what the prefix cache holds of it; None: nothing is attached
         self.prefix: Pin | None = None
+        # The slots of that prefix belong to the cache, but for so many at the beginning: these tokens are in slots of
+        # its own too.
+        self.num_doubled = 0
+        # where in the pool its own slots are wanted; None: it has none yet
+        self.region: Region | None = None
         # prompt tokens found in the prefix cache when it was first admitted; None: it was not yet
         self.num_cached: int | None = None
         # positions before this one were harvested once; a recomputed prefix need not be again

@@ -71,8 +71,10 @@ class World:
     def publish(self, user: int) -> None:
         pin, salt, text, own = self.users[user]
         if own:
-            slots = self.cache.extend(pin, np.array(text), np.array(own))
-            assert len(slots) == len(own)
+            known = self.cache.extend(pin, np.array(text), np.array(own))
+            assert pin.num_tokens == len(text)
+            assert [self.written[slot] for slot in known.tolist()] == [self.written[slot] for slot in own[: len(known)]]
+            self.allocator.free(np.array(own[: len(known)], dtype=np.int64))
             own.clear()
         for other, known in ((salt, len(text)), ("another", 0)):
             probe = self.cache.pin(np.array([*text, ALPHABET]), other)

@@ -7,7 +7,7 @@ from fakes import FakeTokenizer
 
 from goose.tree import TokenTree
 from goose.verify import VerifiedPath
-from goose_ray.engine.batch import build_batch, harvest_of, kept_rows, num_rows
+from goose_ray.engine.batch import build_batch, harvest_of, kept_rows, row_counts
 from goose_ray.engine.delivery import OutputStream
 from goose_ray.engine.scheduler import ScheduledSequence
 from goose_ray.engine.sequence import SequenceState
@@ -43,7 +43,7 @@ def batch() -> StepBatch:
 
 
 def test_there_is_a_row_for_each_chain_token_and_draft_and_no_other(batch: StepBatch) -> None:
-    assert num_rows(SCHEDULED, TREES) == batch.num_rows == 10
+    assert sum(count for _, count in row_counts(SCHEDULED, TREES)) == batch.num_rows == 10
     assert batch.token_ids.tolist() == [50, 51, 52, 53, 20, 21, 22, 30, 31, 99]
     assert batch.slots.tolist() == list(range(100, 110))
 

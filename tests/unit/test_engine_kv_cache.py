@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from goose_ray.engine.kv_cache import SlotAllocator
+from goose_ray.engine.kv_cache import Region, SlotAllocator
 
 
 def test_slots_are_handed_out_once_and_come_back() -> None:
@@ -18,8 +18,7 @@ def test_slots_are_handed_out_once_and_come_back() -> None:
     allocator.check_integrity()
 
 
-def test_a_fresh_pool_is_handed_out_in_order_and_freed_slots_first() -> None:
-    # Neighbouring tokens in neighbouring slots, and slots that are warm in the caches.
+def test_a_fresh_pool_is_handed_out_in_order_and_holes_are_filled_first() -> None:
     allocator = SlotAllocator(8)
     assert allocator.allocate(4).tolist() == [0, 1, 2, 3]
     allocator.free(np.array([1, 2]))
@@ -64,6 +63,36 @@ def test_nothing_may_be_allocated_and_freed() -> None:
 def test_check_integrity_sees_a_slot_that_is_lost() -> None:
     allocator = SlotAllocator(4)
     slots = allocator.allocate(2)
-    allocator._used[slots[0]] = False
-    with pytest.raises(RuntimeError, match="1 KV slots are marked as used, 2 are off the stack"):
+    allocator._free[slots[0]] = True
+    with pytest.raises(RuntimeError, match="3 KV slots are free, 2 are counted"):
         allocator.check_integrity()
+
+
+def test_each_region_is_served_from_its_own_run() -> None:
+    allocator = SlotAllocator(32)
+    a, b = allocator.open_region(8), allocator.open_region(8)
+    assert (a, b) == (Region(0, 8), Region(8, 16))
+    assert [allocator.allocate(3, region).tolist() for region in (a, b, a)] == [[0, 1, 2], [8, 9, 10], [3, 4, 5]]
+    # More than the region has: what nobody has set apart, the nearest behind it first, and others' slots last.
+    assert allocator.allocate(4, a).tolist() == [6, 7, 16, 17]
+    assert allocator.allocate(16, a).tolist() == [*range(18, 32), 11, 12]
+    assert allocator.allocate(3, b).tolist() == [13, 14, 15]
+
+
+def test_a_region_goes_where_it_is_wanted_if_there_is_room() -> None:
+    allocator = SlotAllocator(32)
+    allocator.open_region(4)
+    assert allocator.open_region(8, near=20) == Region(20, 28)
+    assert allocator.open_region(8, near=24) == Region(4, 12)
+
+
+def test_regions_go_round_the_pool_and_take_the_longest_run_if_none_is_long_enough() -> None:
+    allocator = SlotAllocator(32)
+    first, second, third = (allocator.open_region(10) for _ in range(3))
+    allocator.allocate(10, second)
+    allocator.close_region(first)
+    assert allocator.open_region(6) == Region(0, 6)
+    assert allocator.open_region(6) == Region(6, 10)
+    assert allocator.open_region(6) == Region(30, 32)
+    assert allocator.open_region(6) == Region(0, 0)
+    assert third == Region(20, 30)

@@ -23,9 +23,9 @@ def sequence(name: str, num_prompt: int, max_tokens: int = 20) -> SequenceState:
 def advance(schedule: Schedule, memory: KVMemory, *, num_tokens: int = 1) -> None:
     """What a step would do: the chains are computed, each tree commits `num_tokens`."""
     for entry in schedule.sequences:
-        entry.sequence.computed(memory.allocate(entry.num_chain))
+        entry.sequence.computed(memory.allocate([(entry.sequence, entry.num_chain)]))
         if entry.has_tree:
-            entry.sequence.computed(memory.allocate(num_tokens - 1))
+            entry.sequence.computed(memory.allocate([(entry.sequence, num_tokens - 1)]))
             entry.sequence.tokens.extend(np.full(num_tokens, 7))
 
 
