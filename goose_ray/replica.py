@@ -16,8 +16,9 @@ import ray
 from ray import serve
 
 from goose_ray.api.backend import ReplicaSteps
-from goose_ray.api.calls import ChatPrompt, Delta, Failure, GenerateCall, PromptInfo
+from goose_ray.api.calls import ChatPrompt, Delta, Failure, GenerateCall, PromptInfo, TokenScores
 from goose_ray.api.context import fit_to_context
+from goose_ray.api.scoring import AnswerScores
 from goose_ray.api.serve_logging import log_through_serve
 from goose_ray.assembly import build_engine
 from goose_ray.config import GooseConfig
@@ -66,11 +67,13 @@ class GooseServer:
         try:
             request = await self._to_request(call)
             is_first = True
+            scores = AnswerScores(self._engine.tokenizer)
             async with aclosing(self._engine.generate(request)) as outputs:
                 async for output in outputs:
                     if output.finish_reason == "abort":
                         raise GooseRayError("the engine gave this request up; its log says why")
-                    yield _delta(output, _prompt_info(call, request, output) if is_first else None)
+                    prompt = _prompt_info(call, request, output) if is_first else None
+                    yield _delta(output, prompt, None if output.logprobs is None else scores.add(output.logprobs))
                     is_first = False
         except InvalidRequestError as error:
             yield Failure(_in_the_clients_words(error, call))
@@ -184,7 +187,7 @@ def _prompt_info(call: GenerateCall, request: GenerationRequest, output: Request
     )
 
 
-def _delta(output: RequestOutput, prompt: PromptInfo | None) -> Delta:
+def _delta(output: RequestOutput, prompt: PromptInfo | None, scores: tuple[TokenScores, ...] | None) -> Delta:
     return Delta(
         text=output.text,
         token_ids=output.token_ids,
@@ -192,6 +195,7 @@ def _delta(output: RequestOutput, prompt: PromptInfo | None) -> Delta:
         finish_reason=output.finish_reason,
         stop_reason=output.stop_reason,
         stats=output.stats if output.finish_reason is not None else None,
+        scores=scores,
     )
 
 

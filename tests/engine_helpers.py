@@ -11,6 +11,7 @@ from goose.tree import FloatArray, IntArray, TokenTree, TreeBatch
 from goose_ray.config import EngineConfig
 from goose_ray.engine.drafting import BatchSpeculator
 from goose_ray.engine.engine import Engine
+from goose_ray.engine.logprobs import TokenLogprobs
 from goose_ray.engine.request import GenerationRequest, RequestOutput
 from goose_ray.engine.sampling_params import SamplingParams
 
@@ -152,12 +153,15 @@ class Reply:
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    logprobs: list[TokenLogprobs] | None = None
     last: RequestOutput | None = None
 
     def add(self, output: RequestOutput) -> None:
         assert self.finish_reason is None, f"{output.request_id} goes on after its end"
         self.text += output.text
         self.token_ids += output.token_ids
+        if output.logprobs is not None:
+            self.logprobs = [*(self.logprobs or ()), *output.logprobs]
         self.finish_reason = output.finish_reason
         self.stop_reason = output.stop_reason
         self.last = output

@@ -262,6 +262,9 @@ class FakeTokenizer:
     def apply_chat_template(self, messages: Sequence[object], *, tools: Sequence[object] | None = None) -> list[int]:
         raise NotImplementedError("the engine never calls this")
 
+    def token_bytes(self, token_id: int) -> bytes:
+        return f"<{token_id}>".encode() if token_id in self._specials else self._bytes(token_id)
+
     def _bytes(self, token: int) -> bytes:
         if token in self._specials:
             return b""

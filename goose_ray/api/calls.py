@@ -10,7 +10,7 @@ from goose_ray.engine.request import FinishReason, SpeculationStats
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.errors import GooseRayError
 
-__all__ = ["ChatPrompt", "Delta", "Failure", "GenerateCall", "PromptInfo"]
+__all__ = ["ChatPrompt", "Delta", "Failure", "GenerateCall", "PromptInfo", "ScoredToken", "TokenScores"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,24 @@ class PromptInfo:
     num_cached: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ScoredToken:
+    """A token by what it stands for: parts of a character too, and the names of special tokens."""
+
+    content: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """One token of an answer. `offset` is where its text begins in the answer's, in characters."""
+
+    token: ScoredToken
+    # likeliest first
+    alternatives: tuple[ScoredToken, ...]
+    offset: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
     """What one step added. The first one of a call carries `prompt`, the last one `finish_reason` and `stats`."""
@@ -61,6 +79,8 @@ class Delta:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     stats: SpeculationStats | None = None
+    # one a token; None if they were not asked for
+    scores: tuple[TokenScores, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
 from goose_ray.api.calls import ChatPrompt, GenerateCall
-from goose_ray.api.sampling_fields import SamplingFields
+from goose_ray.api.sampling_fields import LogprobCount, SamplingFields
 from goose_ray.api.validation import WireModel, only_neutral
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.errors import InvalidRequestError
@@ -51,14 +51,14 @@ class ChatMessage(WireModel):
 class ChatCompletionRequest(SamplingFields):
     messages: list[ChatMessage]
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: LogprobCount | None = None
 
     # accepted: a hint for speed, and one that needs tools
     prediction: dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
 
     # refused unless neutral
-    logprobs: Annotated[bool | None, only_neutral(False)] = None
-    top_logprobs: Annotated[int | None, only_neutral()] = None
     tools: Annotated[list[Any] | None, only_neutral([])] = None
     tool_choice: Annotated[Any, only_neutral("none", "auto")] = None
     functions: Annotated[list[Any] | None, only_neutral([])] = None
@@ -76,12 +76,18 @@ class ChatCompletionRequest(SamplingFields):
             raise PydanticCustomError("empty", "There should be at least one message")
         return value
 
+    def to_calls(self, request_id: str) -> list[GenerateCall]:
+        """One call a choice. Raises InvalidRequestError naming the field that is out of range."""
+        return self.choices_of(self.to_call(request_id))
+
     def to_call(self, request_id: str) -> GenerateCall:
-        """Raises InvalidRequestError naming the field that is out of range."""
+        """The call of the first choice. Raises InvalidRequestError naming the field that is out of range."""
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
             raise InvalidRequestError(
                 "max_tokens and max_completion_tokens say different things; send one of them", "max_completion_tokens"
             )
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequestError("top_logprobs needs logprobs to be true", "top_logprobs")
         limit = self.max_completion_tokens if self.max_tokens is None else self.max_tokens
         return GenerateCall(
             request_id=request_id,
@@ -96,7 +102,10 @@ class ChatCompletionRequest(SamplingFields):
 
     def _sampling_params(self, limit: int | None) -> SamplingParams:
         try:
-            return self.sampling_params(max_tokens=_NO_LIMIT if limit is None else limit)
+            return self.sampling_params(
+                max_tokens=_NO_LIMIT if limit is None else limit,
+                logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            )
         except InvalidRequestError as error:
             if error.param == "max_tokens" and self.max_tokens is None:
                 message = error.message.replace("max_tokens", "max_completion_tokens")

@@ -1,4 +1,4 @@
-"""Wire model of `POST /v1/completions`: what it accepts and the calls it becomes, one a prompt."""
+"""Wire model of `POST /v1/completions`: what it accepts and the calls it becomes, one a prompt and choice."""
 
 from typing import Annotated, Any
 
@@ -6,38 +6,41 @@ from pydantic import field_validator
 from pydantic_core import PydanticCustomError
 
 from goose_ray.api.calls import GenerateCall
-from goose_ray.api.sampling_fields import SamplingFields
+from goose_ray.api.sampling_fields import MAX_SEQUENCES, LogprobCount, SamplingFields
 from goose_ray.api.validation import only_neutral
+from goose_ray.errors import InvalidRequestError
 
 __all__ = ["CompletionRequest"]
-
-_MAX_PROMPTS = 128
 
 Prompt = str | tuple[int, ...]
 
 
 class CompletionRequest(SamplingFields):
-    """`prompt` is a text, token ids, or a list of either; each prompt is answered by one choice."""
+    """`prompt` is a text, token ids, or a list of either; each prompt is answered by `n` choices, in order."""
 
     prompt: tuple[Prompt, ...]
+    logprobs: LogprobCount | None = None
 
     # refused unless neutral
     echo: Annotated[bool | None, only_neutral(False)] = None
-    logprobs: Annotated[int | None, only_neutral()] = None
     suffix: Annotated[str | None, only_neutral("")] = None
 
     @field_validator("prompt", mode="before")
     @classmethod
     def _prompts_as_tuple(cls, value: Any) -> tuple[Prompt, ...]:
         prompts = value if isinstance(value, list) and value and not _is_token_ids(value) else [value]
-        if len(prompts) > _MAX_PROMPTS:
-            raise PydanticCustomError("too_many", "There should be at most {limit} prompts", {"limit": _MAX_PROMPTS})
+        if len(prompts) > MAX_SEQUENCES:
+            raise PydanticCustomError("too_many", "There should be at most {limit} prompts", {"limit": MAX_SEQUENCES})
         return tuple(_one_prompt(prompt) for prompt in prompts)
 
     def to_calls(self, request_id: str) -> list[GenerateCall]:
-        """One call a prompt, in order. Raises InvalidRequestError naming the field that is out of range."""
-        sampling = self.sampling_params(max_tokens=self.max_tokens)
-        return [
+        """One call a choice, those of a prompt together. Raises InvalidRequestError naming the field out of range."""
+        sampling = self.sampling_params(max_tokens=self.max_tokens, logprobs=self.logprobs)
+        if len(self.prompt) * self.num_choices > MAX_SEQUENCES:
+            raise InvalidRequestError(
+                f"{len(self.prompt)} prompts with n = {self.num_choices} are more than {MAX_SEQUENCES} choices", "n"
+            )
+        calls = [
             GenerateCall(
                 request_id=f"{request_id}-{index}",
                 prompt=prompt,
@@ -49,6 +52,7 @@ class CompletionRequest(SamplingFields):
             )
             for index, prompt in enumerate(self.prompt)
         ]
+        return [choice for call in calls for choice in self.choices_of(call)]
 
 
 def _is_token_ids(value: list[Any]) -> bool:

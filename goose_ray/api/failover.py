@@ -48,6 +48,7 @@ class Delivery:
             delta,
             token_ids=delta.token_ids[len(known) :],
             text=delta.text[known_chars:],
+            scores=None if delta.scores is None else delta.scores[len(known) :],
             prompt=None if self._prompt_sent else delta.prompt,
         )
         if not (fresh.token_ids or fresh.text or fresh.prompt or fresh.finish_reason):

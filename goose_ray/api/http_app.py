@@ -60,7 +60,7 @@ class _Routes:
     async def chat_completions(self, request: Request) -> Response:
         wire = parse_request(ChatCompletionRequest, request.headers.get("content-type"), await request.body())
         options = self._render_options(wire, f"chatcmpl-{uuid.uuid4().hex}")
-        return await self._answer(wire, [wire.to_call(options.response_id)], ChatRenderer(options))
+        return await self._answer(wire, wire.to_calls(options.response_id), ChatRenderer(options))
 
     async def completions(self, request: Request) -> Response:
         wire = parse_request(CompletionRequest, request.headers.get("content-type"), await request.body())
@@ -96,6 +96,7 @@ class _Routes:
             token_ids=bool(wire.return_token_ids),
             goose_stats=bool(wire.return_goose_stats),
             stream_usage=wire.include_usage,
+            choices_per_prompt=wire.num_choices,
         )
 
     def _check_model(self, name: str) -> None:
@@ -138,7 +139,7 @@ class _Routes:
             renderer,
             len(calls),
             include_usage=wire.include_usage,
-            keep_empty=bool(wire.return_token_ids),
+            keep_empty=bool(wire.return_token_ids) or any(call.sampling.logprobs is not None for call in calls),
         )
         return StreamingResponse(events, media_type="text/event-stream", headers=_EVENT_HEADERS)
 

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from goose_ray.api.calls import Delta, PromptInfo
+from goose_ray.api.calls import Delta, PromptInfo, TokenScores
+from goose_ray.api.logprob_replies import ChatLogprobs, CompletionLogprobs
+from goose_ray.api.reply import Reply
 from goose_ray.api.responses import (
     ChatChoice,
     ChatChunk,
@@ -19,14 +21,13 @@ from goose_ray.api.responses import (
     Completion,
     CompletionChoice,
     GooseStats,
-    Reply,
     Usage,
     optional,
 )
 from goose_ray.engine.request import FinishReason, SpeculationStats
 from goose_ray.errors import EngineDeadError
 
-__all__ = ["Answer", "ChatRenderer", "CompletionRenderer", "RenderOptions", "Renderer", "usage_of"]
+__all__ = ["Answer", "ChatRenderer", "CompletionRenderer", "RenderOptions", "Renderer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,8 @@ class RenderOptions:
     goose_stats: bool = False
     # every chunk of a stream says `usage`, null but for the last one
     stream_usage: bool = False
+    # successive choices answer the same prompt
+    choices_per_prompt: int = 1
     created: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -50,12 +53,15 @@ class Answer:
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
+        self.scores: list[TokenScores] | None = None
         self._prompt: PromptInfo | None = None
         self._stats: SpeculationStats | None = None
 
     def add(self, delta: Delta) -> None:
         self._texts.append(delta.text)
         self.token_ids.extend(delta.token_ids)
+        if delta.scores is not None:
+            self.scores = [*(self.scores or ()), *delta.scores]
         if delta.prompt is not None:
             self._prompt = delta.prompt
         if delta.finish_reason is not None:
@@ -80,11 +86,13 @@ class Answer:
         return self._stats
 
 
-def usage_of(answers: Sequence[Answer]) -> Usage:
+def _usage(answers: Sequence[Answer], options: RenderOptions) -> Usage:
+    """A prompt counts once, however many choices answer it."""
+    prompts = [answer.prompt for answer in answers[:: options.choices_per_prompt]]
     return Usage.of(
-        sum(answer.prompt.num_tokens for answer in answers),
+        sum(prompt.num_tokens for prompt in prompts),
         sum(len(answer.token_ids) for answer in answers),
-        cached_tokens=sum(answer.prompt.num_cached for answer in answers),
+        cached_tokens=sum(prompt.num_cached for prompt in prompts),
     )
 
 
@@ -97,7 +105,7 @@ class Renderer(Protocol):
 
     def chunk(self, index: int, delta: Delta) -> Reply: ...
 
-    def usage_chunk(self, usage: Usage) -> Reply: ...
+    def usage_chunk(self, answers: Sequence[Answer]) -> Reply: ...
 
 
 class ChatRenderer:
@@ -115,14 +123,14 @@ class ChatRenderer:
                 ChatChoice(
                     index=index,
                     message=ChatReply(role="assistant", content=answer.text),
-                    logprobs=None,
+                    logprobs=None if answer.scores is None else ChatLogprobs.of(answer.scores),
                     finish_reason=answer.finish_reason,
                     stop_reason=answer.stop_reason,
                     **optional(token_ids=answer.token_ids if options.token_ids else None),
                 )
                 for index, answer in enumerate(answers)
             ],
-            usage=usage_of(answers),
+            usage=_usage(answers, options),
             **optional(
                 prompt_token_ids=list(answers[0].prompt.token_ids or ()) if options.token_ids else None,
                 goose=GooseStats.of(a.stats for a in answers) if options.goose_stats else None,
@@ -140,7 +148,7 @@ class ChatRenderer:
         choice = ChatChunkChoice(
             index=index,
             delta=ChatDelta(**optional(content=delta.text or None)),
-            logprobs=None,
+            logprobs=ChatLogprobs.of(delta.scores) if delta.scores else None,
             finish_reason=delta.finish_reason,
             **optional(
                 stop_reason=delta.stop_reason, token_ids=list(delta.token_ids) if self._options.token_ids else None
@@ -148,8 +156,8 @@ class ChatRenderer:
         )
         return self._chunk([choice], goose=_goose_of(delta, self._options))
 
-    def usage_chunk(self, usage: Usage) -> ChatChunk:
-        return self._chunk([], usage=usage)
+    def usage_chunk(self, answers: Sequence[Answer]) -> ChatChunk:
+        return self._chunk([], usage=_usage(answers, self._options))
 
     def _chunk(
         self,
@@ -186,7 +194,7 @@ class CompletionRenderer:
                 CompletionChoice(
                     index=index,
                     text=answer.text,
-                    logprobs=None,
+                    logprobs=None if answer.scores is None else CompletionLogprobs.of(answer.scores),
                     finish_reason=answer.finish_reason,
                     stop_reason=answer.stop_reason,
                     **optional(
@@ -196,7 +204,7 @@ class CompletionRenderer:
                 )
                 for index, answer in enumerate(answers)
             ],
-            usage=usage_of(answers),
+            usage=_usage(answers, options),
             **optional(goose=GooseStats.of(a.stats for a in answers) if options.goose_stats else None),
         )
 
@@ -208,7 +216,7 @@ class CompletionRenderer:
         choice = CompletionChoice(
             index=index,
             text=delta.text,
-            logprobs=None,
+            logprobs=CompletionLogprobs.of(delta.scores) if delta.scores else None,
             finish_reason=delta.finish_reason,
             **optional(
                 stop_reason=delta.stop_reason,
@@ -218,8 +226,8 @@ class CompletionRenderer:
         )
         return self._chunk([choice], goose=_goose_of(delta, self._options))
 
-    def usage_chunk(self, usage: Usage) -> Completion:
-        return self._chunk([], usage=usage)
+    def usage_chunk(self, answers: Sequence[Answer]) -> Completion:
+        return self._chunk([], usage=_usage(answers, self._options))
 
     def _chunk(
         self, choices: list[CompletionChoice], *, usage: Usage | None = None, goose: GooseStats | None = None

@@ -6,8 +6,10 @@ A field that was not set is not sent; a field set to None is sent as null, where
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from goose_ray.api.logprob_replies import ChatLogprobs, CompletionLogprobs
+from goose_ray.api.reply import Reply
 from goose_ray.engine.request import FinishReason, SpeculationStats
 
 __all__ = [
@@ -26,13 +28,6 @@ __all__ = [
     "SourceCounts",
     "Usage",
 ]
-
-
-class Reply(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    def to_json(self) -> str:
-        return self.model_dump_json(exclude_unset=True)
 
 
 class PromptTokensDetails(Reply):
@@ -113,7 +108,7 @@ class ChatReply(Reply):
 class ChatChoice(Reply):
     index: int
     message: ChatReply
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason | None
     stop_reason: str | int | None = None
     token_ids: list[int] = Field(default_factory=list)
@@ -138,7 +133,7 @@ class ChatDelta(Reply):
 class ChatChunkChoice(Reply):
     index: int
     delta: ChatDelta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: FinishReason | None
     stop_reason: str | int | None = None
     token_ids: list[int] = Field(default_factory=list)
@@ -160,7 +155,7 @@ class CompletionChoice(Reply):
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: FinishReason | None
     stop_reason: str | int | None = None
     token_ids: list[int] = Field(default_factory=list)

@@ -5,18 +5,25 @@ would change it and are not implemented (refused unless neutral); all others (re
 """
 
 import secrets
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from goose_ray.api.calls import GenerateCall
 from goose_ray.api.validation import WireModel, only_neutral
-from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.engine.sampling_params import MAX_LOGPROBS, SamplingParams
+from goose_ray.errors import InvalidRequestError
 
-__all__ = ["GooseOptions", "SamplingFields", "StreamOptions"]
+__all__ = ["MAX_SEQUENCES", "GooseOptions", "LogprobCount", "SamplingFields", "StreamOptions"]
 
+# Prompts times choices of one request.
+MAX_SEQUENCES = 128
 # Where SamplingParams' own bounds do not reach: a seed must fit the 64 bits the random generator is keyed with.
 _MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
+# How many alternatives a token may come with.
+LogprobCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
 class StreamOptions(WireModel):
@@ -40,6 +47,7 @@ class SamplingFields(WireModel):
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_SEQUENCES)] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
@@ -71,8 +79,7 @@ class SamplingFields(WireModel):
     safety_identifier: str | None = None
 
     # refused unless neutral
-    n: Annotated[int | None, only_neutral(1)] = None
-    best_of: Annotated[int | None, only_neutral(1)] = None
+    best_of: int | None = None
     response_format: Annotated[dict[str, Any] | None, only_neutral({"type": "text"})] = None
     truncate_prompt_tokens: Annotated[int | None, only_neutral()] = None
     skip_special_tokens: Annotated[bool | None, only_neutral(True)] = None
@@ -107,14 +114,39 @@ class SamplingFields(WireModel):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
+    def num_choices(self) -> int:
+        """Of each prompt."""
+        return 1 if self.n is None else self.n
+
+    @property
     def policy(self) -> str | None:
         return self.goose.policy if self.goose is not None else None
 
-    def sampling_params(self, *, max_tokens: int | None) -> SamplingParams:
+    def choices_of(self, call: GenerateCall) -> list[GenerateCall]:
+        """One call a choice. Choice i has the seed of the request plus i."""
+        if self.num_choices == 1:
+            return [call]
+        return [
+            replace(
+                call,
+                request_id=f"{call.request_id}-{choice}",
+                sampling=replace(call.sampling, seed=call.sampling.seed + choice),
+            )
+            for choice in range(self.num_choices)
+        ]
+
+    def sampling_params(self, *, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
         """Raises InvalidRequestError naming the field that is out of range.
 
         A request without a seed gets a random one here, once: whoever has to run it again gets the same text.
         """
+        if self.best_of not in (None, self.num_choices):
+            raise InvalidRequestError(
+                f"best_of is not supported: choose among n choices yourself; with n = {self.num_choices} it may be "
+                f"{self.num_choices}, not {self.best_of}",
+                "best_of",
+                "unsupported_parameter",
+            )
         given: dict[str, Any] = {
             "max_tokens": max_tokens,
             "temperature": self.temperature,
@@ -133,5 +165,6 @@ class SamplingFields(WireModel):
             ignore_eos=bool(self.ignore_eos),
             logit_bias=tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items()),
             include_stop_str_in_output=bool(self.include_stop_str_in_output),
+            logprobs=logprobs,
             **{name: value for name, value in given.items() if value is not None},
         )

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from goose_ray.api.backend import Backend
 from goose_ray.api.calls import Delta, GenerateCall
 from goose_ray.api.errors import to_reply
-from goose_ray.api.rendering import Answer, Renderer, usage_of
+from goose_ray.api.rendering import Answer, Renderer
 
 __all__ = ["collect", "event_stream", "merged"]
 
@@ -88,7 +88,7 @@ async def event_stream(
                 if delta.text or delta.finish_reason is not None or keep_empty:
                     yield _event(renderer.chunk(index, delta).to_json())
         if include_usage:
-            yield _event(renderer.usage_chunk(usage_of(answers)).to_json())
+            yield _event(renderer.usage_chunk(answers).to_json())
     except Exception as error:
         reply = to_reply(error)
         if reply.status >= 500:

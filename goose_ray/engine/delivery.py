@@ -6,9 +6,10 @@ at the same place. Knows nothing about where the tokens come from.
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from goose_ray.engine.detokenizer import Detokenizer
+from goose_ray.engine.logprobs import PathLogprobs, TokenLogprobs
 from goose_ray.engine.request import FinishReason
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.engine.stopping import StopRules, TokenCut, find_stop_string, held_back
@@ -29,6 +30,8 @@ class Delivery:
     num_committed: int
     # tokens of earlier steps, never delivered, that belong to the stop string that ended the output
     num_withdrawn: int = 0
+    # of the delivered tokens; None if they were not asked for
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
 
 class OutputStream:
@@ -52,13 +55,20 @@ class OutputStream:
         self._num_covered = 0
         # a stop string must end behind this many characters: what `min_tokens` protects
         self._protected = 0
+        # of the tokens committed and not delivered yet
+        self._logprobs: list[TokenLogprobs] = []
 
-    def push(self, token_ids: Sequence[int]) -> Delivery:
+    def push(self, token_ids: Sequence[int], logprobs: PathLogprobs | None = None) -> Delivery:
         """Takes a step's tokens, in order; not to be called again after a delivery with a finish reason."""
         cut = self.rules.cut(token_ids, self._num_committed)
         delivery = self._push_with_stops(token_ids, cut) if self._stops else self._push(token_ids, cut)
         self._num_committed += delivery.num_committed
-        return delivery
+        if logprobs is None:
+            return delivery
+        self._logprobs += logprobs.of_tokens()
+        num_delivered = len(delivery.token_ids)
+        delivered, self._logprobs = self._logprobs[:num_delivered], self._logprobs[num_delivered:]
+        return replace(delivery, logprobs=tuple(delivered))
 
     def _push(self, token_ids: Sequence[int], cut: TokenCut) -> Delivery:
         text = self._detokenizer.feed(token_ids[: cut.num_text])

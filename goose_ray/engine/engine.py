@@ -20,6 +20,7 @@ from goose_ray.engine.delivery import Delivery, OutputStream
 from goose_ray.engine.drafting import BatchSpeculator, Drafting
 from goose_ray.engine.kv_memory import KVMemory
 from goose_ray.engine.logit_rules import LogitRules
+from goose_ray.engine.logprobs import PathLogprobs
 from goose_ray.engine.request import FinishReason, GenerationRequest, RequestOutput
 from goose_ray.engine.scheduler import Schedule, Scheduler
 from goose_ray.engine.sequence import SequenceState
@@ -222,15 +223,16 @@ class Engine:
     def _verify(self, schedule: Schedule, batch: StepBatch, result: StepOutput) -> list[Delivery | None]:
         """What of each verified path the stop conditions let through."""
         deliveries: list[Delivery | None] = []
-        for entry, step, path in zip(schedule.sequences, batch.sequences, result.paths, strict=True):
+        logprobs = result.logprobs or (None,) * len(result.paths)
+        for entry, step, path, of_path in zip(schedule.sequences, batch.sequences, result.paths, logprobs, strict=True):
             if (path is None) != (step.tree is None):
                 raise RuntimeError(f"the runner gave {path} for a {'prefill' if step.tree is None else 'tree'} step")
-            deliveries.append(None if path is None else self._deliver(entry.sequence, path))
+            deliveries.append(None if path is None else self._deliver(entry.sequence, path, of_path))
         return deliveries
 
-    def _deliver(self, sequence: SequenceState, path: VerifiedPath) -> Delivery:
+    def _deliver(self, sequence: SequenceState, path: VerifiedPath, logprobs: PathLogprobs | None) -> Delivery:
         try:
-            return sequence.output.push(path.token_ids.tolist())
+            return sequence.output.push(path.token_ids.tolist(), logprobs)
         except Exception:
             _logger.exception("request %r is aborted: its output cannot be delivered", sequence.request_id)
             return _ABORTED
@@ -307,6 +309,7 @@ def _output(sequence: SequenceState, delivery: Delivery) -> RequestOutput:
         token_ids=delivery.token_ids,
         finish_reason=delivery.finish_reason,
         stop_reason=delivery.stop_reason,
+        logprobs=delivery.logprobs,
         stats=sequence.stats(num_withdrawn=delivery.num_withdrawn),
         num_cached_tokens=sequence.num_cached or 0,
     )

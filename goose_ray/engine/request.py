@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from goose_ray.engine.logprobs import TokenLogprobs
 from goose_ray.engine.sampling_params import SamplingParams
 
 __all__ = ["FinishReason", "GenerationRequest", "RequestOutput", "SourceStats", "SpeculationStats"]
@@ -61,5 +62,7 @@ class RequestOutput:
     # the stop string or stop token id that ended it, if one did
     stop_reason: str | int | None
     stats: SpeculationStats
+    # one a token of `token_ids`; None if they were not asked for
+    logprobs: tuple[TokenLogprobs, ...] | None = None
     # prompt tokens that were in the prefix cache when the request was admitted
     num_cached_tokens: int

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from goose_ray.errors import InvalidRequestError
 
-__all__ = ["SamplingParams"]
+__all__ = ["MAX_LOGPROBS", "SamplingParams"]
 
+MAX_LOGPROBS = 20
 _MAX_STOP_STRINGS = 16
 # Arrays hold 64-bit integers; JSON holds larger ones.
 _MAX_INT = 2**63 - 1
@@ -16,7 +17,6 @@ _MAX_PENALTY = 2.0
 # Nobody asks for more, and far beyond it products leave float32's range.
 _MIN_REPETITION_PENALTY, _MAX_REPETITION_PENALTY = 0.01, 100.0
 _MAX_LOGIT_BIAS = 100.0
-_MAX_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +113,8 @@ class SamplingParams:
             raise InvalidRequestError(
                 f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), not {self.min_tokens}", "min_tokens"
             )
-        if self.logprobs is not None and not 0 <= self.logprobs <= _MAX_LOGPROBS:
-            raise InvalidRequestError(
-                f"logprobs must be between 0 and {_MAX_LOGPROBS}, not {self.logprobs}", "logprobs"
-            )
+        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
+            raise InvalidRequestError(f"logprobs must be between 0 and {MAX_LOGPROBS}, not {self.logprobs}", "logprobs")
 
     @property
     def greedy(self) -> bool:

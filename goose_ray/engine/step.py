@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from goose.tree import FloatArray, IntArray, TokenTree
 from goose.verify import VerifiedPath
 from goose_ray.engine.logit_rules import LogitRules
+from goose_ray.engine.logprobs import PathLogprobs
 from goose_ray.engine.sampling_params import SamplingParams
 
 __all__ = [
@@ -107,6 +108,8 @@ class StepOutput:
     harvest: HarvestRows | None
     # wall time of forward and verification, in seconds
     forward_s: float
+    # one entry a sequence, None without a path or where none are asked for; () if nobody asks
+    logprobs: tuple[PathLogprobs | None, ...] = ()
 
 
 class ModelRunner(Protocol):

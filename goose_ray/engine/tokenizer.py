@@ -23,6 +23,10 @@ class Tokenizer(Protocol):
         """The text of the ids; special tokens give none, bytes that are no UTF-8 give U+FFFD."""
         ...
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token stands for by itself: a part of a character too, and the name of a special token."""
+        ...
+
     def apply_chat_template(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]:

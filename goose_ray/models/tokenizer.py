@@ -13,6 +13,7 @@ from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from goose_ray.errors import InvalidRequestError, ModelLoadError
+from goose_ray.models.token_bytes import TokenBytes
 
 __all__ = ["HFTokenizer", "load_tokenizer"]
 
@@ -24,6 +25,7 @@ class HFTokenizer:
         self._tokenizer = tokenizer
         # The Rust tokenizer itself: the wrapper's own encode sets truncation on it, which is not thread-safe.
         self._backend = tokenizer.backend_tokenizer
+        self._token_bytes = TokenBytes(self._backend)
         self.eos_token_ids = eos_token_ids
         self.vocab_size = int(self._backend.get_vocab_size())
 
@@ -35,6 +37,10 @@ class HFTokenizer:
         """The text, without special tokens. An incomplete UTF-8 sequence gives U+FFFD."""
         text: str = self._backend.decode(list(token_ids), skip_special_tokens=True)
         return text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token stands for by itself: a part of a character too, and the name of a special token."""
+        return self._token_bytes(token_id)
 
     def apply_chat_template(
         self,

@@ -15,6 +15,7 @@ from goose_ray.runner.checks import BatchChecker
 from goose_ray.runner.head import LanguageModelHead
 from goose_ray.runner.kv_pool import KVPool
 from goose_ray.runner.linear import pack_linears
+from goose_ray.runner.logprobs import path_logprobs
 from goose_ray.runner.sdpa import SdpaBackend
 from goose_ray.runner.support import Trial, adopt_attention, check_config, longest_sequence, observe_layers
 from goose_ray.runner.verification import score_rows, verify_trees
@@ -79,7 +80,8 @@ class LocalRunner:
         with torch.inference_mode():
             scores = score_rows(batch, self._hidden_states(batch), self._live_head())
             paths = verify_trees(batch, scores)
-        return StepOutput(paths=paths, harvest=scores.harvest, forward_s=time.perf_counter() - start)
+            logprobs = path_logprobs(scores.kept_logits, scores.kept_index, batch.sequences, paths)
+        return StepOutput(paths=paths, harvest=scores.harvest, logprobs=logprobs, forward_s=time.perf_counter() - start)
 
     def logits(self, batch: StepBatch) -> torch.Tensor:
         """[T, vocab] float32 of one forward that writes its keys and values as `execute` does. For checks."""

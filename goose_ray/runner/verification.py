@@ -30,7 +30,7 @@ class RowScores:
 
     # [T] int64: the likeliest token (the lowest id of equals) at tree rows of plain greedy sequences, else unspecified
     greedy_ids: IntArray
-    # [num_kept, vocab] float32: the model's logits at the tree rows of the other sequences
+    # [num_kept, vocab] float32: the model's logits at the tree rows where they are needed for more
     kept_logits: torch.Tensor
     # [T] int64: row of `kept_logits`, -1 for other rows
     kept_index: IntArray
@@ -121,12 +121,15 @@ def _choose(logits: torch.Tensor, sequences: list[SequenceStep], paths: list[lis
 
 
 def _is_plain(sequence: SequenceStep) -> bool:
-    """Whether its tokens are the likeliest ones of the model's own logits: those need not be kept."""
+    """Whether its tokens are simply the likeliest ones of the model's own logits."""
     return sequence.sampling.greedy and sequence.logit_rules is None
 
 
 def _rows_by_use(batch: StepBatch) -> tuple[BoolArray, BoolArray, BoolArray]:
-    """[T] bool each: rows that need logits, tree rows of plain greedy sequences, tree rows whose logits are kept."""
+    """[T] bool each: rows that need logits, tree rows of plain greedy sequences, tree rows whose logits are kept.
+
+    Logits are kept for what is chosen otherwise, and for log-probabilities.
+    """
     needed = np.zeros(batch.num_rows, dtype=np.bool_)
     greedy = np.zeros(batch.num_rows, dtype=np.bool_)
     kept = np.zeros(batch.num_rows, dtype=np.bool_)
@@ -134,7 +137,9 @@ def _rows_by_use(batch: StepBatch) -> tuple[BoolArray, BoolArray, BoolArray]:
         anchor = sequence.row_start + sequence.num_chain - 1
         if sequence.tree is not None:
             needed[anchor : sequence.row_end] = True
-            (greedy if _is_plain(sequence) else kept)[anchor : sequence.row_end] = True
+            plain = _is_plain(sequence)
+            greedy[anchor : sequence.row_end] = plain
+            kept[anchor : sequence.row_end] = not plain or sequence.sampling.logprobs is not None
         if sequence.harvest_chain and batch.harvest_k:
             needed[sequence.row_start : anchor + 1] = True
     return needed, greedy, kept

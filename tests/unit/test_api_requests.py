@@ -193,9 +193,6 @@ class TestChat:
     @pytest.mark.parametrize(
         "fields",
         [
-            {"n": 2},
-            {"logprobs": True},
-            {"top_logprobs": 3},
             {"tools": [{"type": "function"}]},
             {"tool_choice": {"type": "function"}},
             {"response_format": {"type": "json_object"}},
@@ -292,6 +289,6 @@ class TestCompletion:
     def test_a_wrong_prompt_is_named(self, prompt: Any) -> None:
         assert refusal_of_completion(prompt=prompt).param == "prompt"
 
-    @pytest.mark.parametrize("fields", [{"echo": True}, {"logprobs": 0}, {"suffix": "x"}, {"best_of": 2}])
+    @pytest.mark.parametrize("fields", [{"echo": True}, {"suffix": "x"}, {"best_of": 2}])
     def test_what_is_not_there_is_refused_by_name(self, fields: dict[str, Any]) -> None:
         assert refusal_of_completion(**fields).param == next(iter(fields))

@@ -1,0 +1,40 @@
+"""Log-probabilities as the client is told them: tokens by their bytes and their place in the text.
+
+Knows a tokenizer, and one answer at a time.
+"""
+
+import codecs
+from collections.abc import Sequence
+
+from goose_ray.api.calls import ScoredToken, TokenScores
+from goose_ray.engine.logprobs import TokenLogprobs
+from goose_ray.engine.tokenizer import Tokenizer
+
+__all__ = ["AnswerScores"]
+
+
+class AnswerScores:
+    """Over the steps of one answer."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+
+    def add(self, logprobs: Sequence[TokenLogprobs]) -> tuple[TokenScores, ...]:
+        """Of the answer's next tokens."""
+        return tuple(self._scores(one) for one in logprobs)
+
+    def _scores(self, one: TokenLogprobs) -> TokenScores:
+        scores = TokenScores(
+            self._token(one.token_id, one.logprob),
+            tuple(self._token(token_id, logprob) for token_id, logprob in one.top),
+            self._offset,
+        )
+        # A special token has a name, but is no text.
+        if self._tokenizer.decode((one.token_id,)):
+            self._offset += len(self._characters.decode(scores.token.content))
+        return scores
+
+    def _token(self, token_id: int, logprob: float) -> ScoredToken:
+        return ScoredToken(self._tokenizer.token_bytes(token_id), logprob)
