@@ -3,6 +3,8 @@
 Knows every floor below and decides nothing but device, dtype and threads.
 """
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,13 +46,15 @@ def build_engine(config: GooseConfig) -> EngineLoop:
     """
     speculator = _speculator(config.engine)  # first: a wrong name shows before the model is loaded
     parts = load_parts(config)
-    return EngineLoop(_engine(parts, speculator, config.engine), stall_timeout_s=config.engine.stall_timeout_s)
+    return EngineLoop(
+        _engine(parts, speculator, config.engine, time.monotonic), stall_timeout_s=config.engine.stall_timeout_s
+    )
 
 
-def load_parts(config: GooseConfig) -> ReplicaParts:
+def load_parts(config: GooseConfig, *, clock: Callable[[], float] = time.monotonic) -> ReplicaParts:
     """Loads model and tokenizer; with an automatic budget measures what steps take, in about ten seconds.
 
-    Sets this process's number of CPU threads if the configuration names one.
+    Sets this process's number of CPU threads if the configuration names one. `clock` is what durations are measured by.
     """
     device = choose_device(config.device)
     if config.engine.num_threads is not None:
@@ -63,12 +67,12 @@ def load_parts(config: GooseConfig) -> ReplicaParts:
         num_slots=config.engine.kv_cache_tokens,
         max_model_len=config.engine.max_model_len,
     )
-    return ReplicaParts(path, tokenizer, runner, _measured(runner, config.engine))
+    return ReplicaParts(path, tokenizer, runner, _measured(runner, config.engine, clock))
 
 
-def new_engine(parts: ReplicaParts, config: EngineConfig) -> Engine:
+def new_engine(parts: ReplicaParts, config: EngineConfig, *, clock: Callable[[], float] = time.monotonic) -> Engine:
     """An engine that has seen nothing yet: no requests, no drafts, no counts."""
-    return _engine(parts, _speculator(config), config)
+    return _engine(parts, _speculator(config), config, clock)
 
 
 def choose_device(name: str) -> torch.device:
@@ -90,15 +94,15 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return dtype
 
 
-def _engine(parts: ReplicaParts, speculator: Speculator, config: EngineConfig) -> Engine:
+def _engine(parts: ReplicaParts, speculator: Speculator, config: EngineConfig, clock: Callable[[], float]) -> Engine:
     cost = None
     if config.budget == "auto" and parts.cost is not None:
         # What one engine learns is not the next one's.
         cost = CostModel.load(parts.cost.snapshot())
-    return Engine(parts.runner, speculator, parts.tokenizer, config, cost=cost)
+    return Engine(parts.runner, speculator, parts.tokenizer, config, cost=cost, clock=clock)
 
 
-def _measured(runner: ModelRunner, config: EngineConfig) -> CostModel | None:
+def _measured(runner: ModelRunner, config: EngineConfig, clock: Callable[[], float]) -> CostModel | None:
     if config.budget != "auto":
         return None
     return measure_cost(
@@ -107,6 +111,7 @@ def _measured(runner: ModelRunner, config: EngineConfig) -> CostModel | None:
         max_sequences=config.max_running_requests,
         harvest_k=config.harvest_k,
         stall_timeout_s=config.stall_timeout_s,
+        clock=clock,
     )
 
 

@@ -4,6 +4,7 @@ Drives `Engine.step` itself, without threads or clocks in between: with the same
 same requests share the same steps.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,9 @@ class Reply:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     stats: SpeculationStats
+    # from when it was asked for to its end, and to its first tokens
+    seconds: float
+    first_s: float
 
 
 @dataclass(slots=True)
@@ -51,6 +55,8 @@ class _Running:
     session: Session
     replies: list[str]
     prompt: EncodedPrompt
+    sent_s: float
+    first_s: float | None = None
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
 
@@ -66,6 +72,7 @@ def hold(
     *,
     concurrency: int,
     on_reply: Callable[[Reply], None],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> None:
     """Has every request of every session answered, `concurrency` sessions at a time, begun in order."""
     waiting, running = deque(sessions), dict[str, _Running]()
@@ -79,7 +86,7 @@ def hold(
         engine.add_request(
             GenerationRequest(request_id=request_id, prompt_token_ids=prompt.token_ids, sampling=sampling)
         )
-        running[request_id] = _Running(session, replies, prompt)
+        running[request_id] = _Running(session, replies, prompt, clock())
 
     while waiting or running:
         while waiting and len(running) < concurrency:
@@ -88,6 +95,8 @@ def hold(
             entry = running[output.request_id]
             entry.text += output.text
             entry.token_ids += output.token_ids
+            if entry.first_s is None:
+                entry.first_s = clock() - entry.sent_s
             if output.finish_reason is None:
                 continue
             del running[output.request_id]
@@ -99,6 +108,8 @@ def hold(
                     token_ids=tuple(entry.token_ids),
                     finish_reason=output.finish_reason,
                     stats=output.stats,
+                    seconds=clock() - entry.sent_s,
+                    first_s=entry.first_s,
                 )
             )
             send(entry.session, [*entry.replies, entry.text])

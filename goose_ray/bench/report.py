@@ -10,7 +10,7 @@ from goose_ray.bench.tau import BenchmarkTau, Part, compared, macro_tau
 __all__ = ["exact_json", "exact_lines", "tau_json", "tau_table"]
 
 
-def tau_json(policy: str, budget: int, benchmarks: Sequence[BenchmarkTau]) -> dict[str, Any]:
+def tau_json(policy: str, budget: int | str, benchmarks: Sequence[BenchmarkTau]) -> dict[str, Any]:
     """The means leave out `sessions`, which stand among the benchmarks all the same, unless there is nothing else.
 
     `accepted_by_source` counts draft tokens by who proposed them; one that two sources proposed counts for both.
@@ -27,7 +27,7 @@ def tau_json(policy: str, budget: int, benchmarks: Sequence[BenchmarkTau]) -> di
     }
 
 
-def tau_table(policy: str, budget: int, benchmarks: Sequence[BenchmarkTau]) -> str:
+def tau_table(policy: str, budget: int | str, benchmarks: Sequence[BenchmarkTau]) -> str:
     """Columns of fixed width, one line a benchmark and one for the mean; below it the sessions."""
     width = max(len("benchmark"), *(len(benchmark.name) for benchmark in benchmarks))
     columns = f"{'tau':>6}  {'natural':>7}  {'repet.':>6}  {'nodes':>6}  {'tokens':>7}  {'steps':>6}  exact"

@@ -2,56 +2,37 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import click
 
-from goose_ray.config import EMBEDDED_MODEL, EngineConfig, GooseConfig
+from goose_ray.cli.bench_cost import cost
+from goose_ray.cli.bench_engine import engine
+from goose_ray.cli.options import BUDGET, prompt_options
+from goose_ray.config import EngineConfig, GooseConfig
 
 __all__ = ["bench"]
 
 
 @click.group()
 def bench() -> None:
-    """Measure acceptance and exactness."""
+    """Measure acceptance, exactness and speed."""
 
 
-_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
-def _prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--prompts FILE…`: click's options take one value each, so that what follows the first arrives as arguments."""
-    for add in (
-        click.argument("more_files", nargs=-1, type=_FILE, metavar="[FILE]..."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else."),
-        click.option("--model", default=EMBEDDED_MODEL, show_default=True, help="Embedded model, hub id or path."),
-        click.option("--max-tokens", default=128, show_default=True, type=click.IntRange(min=1), help="In a reply."),
-        click.option("--chat", is_flag=True, help="Wrap raw prompts in the model's chat template."),
-        click.option("--limit", type=click.IntRange(min=1), help="Lines of each file; default: all."),
-        click.option(
-            "--prompts",
-            "files",
-            type=_FILE,
-            multiple=True,
-            required=True,
-            help="Prompt files, one JSON object a line; a file's name is its benchmark's.",
-        ),
-    ):
-        command = add(command)
-    return command
+bench.add_command(cost)
+bench.add_command(engine)
 
 
 @bench.command()
-@_prompt_options
+@prompt_options
 @click.option("--policy", default=EngineConfig().policy, show_default=True, help="Tree policy.")
 @click.option(
     "--budget",
     default=EngineConfig().budget,
     show_default=True,
-    type=click.IntRange(min=1),
-    help="Nodes verified per step, anchor included.",
+    type=BUDGET,
+    help="Nodes verified per step, anchor included; auto: as many as give the most tokens a second on this machine.",
 )
 @click.option("--concurrency", default=1, show_default=True, type=click.IntRange(min=1), help="Dialogues at a time.")
 @click.option(
@@ -70,7 +51,7 @@ def tau(
     model: str,
     as_json: bool,
     policy: str,
-    budget: int,
+    budget: int | Literal["auto"],
     concurrency: int,
     reference: str,
 ) -> None:
@@ -108,7 +89,7 @@ def tau(
 
 
 @bench.command()
-@_prompt_options
+@prompt_options
 @click.option("--base-url", help="Check this running server; default: an engine in this process.")
 @click.option(
     "--policy",

@@ -6,15 +6,13 @@ requests is touched. What drafting adds to a step is learned later, from the ste
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
 
 from goose.cost import CostModel, StepShape
-from goose.tree import IntArray, TokenTree
-from goose_ray.engine.sampling_params import SamplingParams
-from goose_ray.engine.step import ModelRunner, SequenceStep, StepBatch
+from goose_ray.engine.probes import Probe, chain_batch, tree_batch
+from goose_ray.engine.step import ModelRunner, StepBatch
 from goose_ray.engine.step_cost import shape_of
 from goose_ray.errors import EngineDeadError
 
@@ -27,17 +25,6 @@ _ROWS = (1, 8, 64, 2, 16, 4, 32, 12, 3, 24, 6, 48)
 # Sequences of a short context, and nodes of each.
 _SHARED = ((1, 1), (1, 24), (16, 1), (1, 4), (4, 4), (16, 3))
 _MOST_ROUNDS, _LEAST_BATCHES = 8, 3
-_SAMPLING = SamplingParams(max_tokens=2, temperature=0.0)
-_TOKEN = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Probe:
-    """A sequence made up for measuring; its last token is the anchor."""
-
-    request_id: str
-    # [num_tokens - 1] int64
-    context_slots: IntArray
 
 
 def measure_cost(
@@ -89,7 +76,7 @@ class _Measuring:
         lengths = [num_long, *[num_short] * count]
         ends = np.cumsum(lengths)
         self._long, *self._short = (
-            _Probe(f"warm-up-{i}", np.arange(end - length, end))
+            Probe(f"warm-up-{i}", np.arange(end - length, end))
             for i, (end, length) in enumerate(zip(ends.tolist(), lengths, strict=True))
         )
         # Slots from here on are for the rows that are measured.
@@ -99,13 +86,13 @@ class _Measuring:
     def prefill(self) -> None:
         """Computes the contexts."""
         for start in range(0, len(self._long.context_slots), self._max_rows):
-            self.run(self._chains([self._long], start, self._max_rows))
+            self.run(chain_batch([self._long], start, self._max_rows, harvest_k=self._harvest_k))
         together = max(1, self._max_rows // _SHORT)
         for first in range(0, len(self._short), together):
             probes = self._short[first : first + together]
             length = len(probes[0].context_slots)
             for start in range(0, length, self._max_rows):
-                self.run(self._chains(probes, start, self._max_rows))
+                self.run(chain_batch(probes, start, self._max_rows, harvest_k=self._harvest_k))
 
     def batches(self) -> Iterator[StepBatch]:
         """Round after round of steps of few rows; in the second also large ones, which differ less."""
@@ -130,58 +117,8 @@ class _Measuring:
             raise EngineDeadError(f"a forward of {batch.num_rows} rows took {taken:.0f} s while warming up")
         return taken
 
-    def _chains(self, probes: Sequence[_Probe], start: int, count: int) -> StepBatch:
-        """Prefill of the next `count` tokens of each."""
-        steps, parents, positions = [], [], []
-        row = 0
-        for probe in probes:
-            slots = probe.context_slots[start : start + count]
-            steps.append(self._step(probe, row, row + len(slots), len(slots), probe.context_slots[:start], None))
-            chain = np.arange(len(slots))
-            parents.append(np.where(chain == 0, -1, row + chain - 1))
-            positions.append(start + chain)
-            row += len(slots)
-        slots = np.concatenate([probe.context_slots[start : start + count] for probe in probes])
-        return self._batch(steps, parents, positions, slots)
-
-    def _trees(self, probes: Sequence[_Probe], num_nodes: int) -> Iterator[StepBatch]:
-        """One batch, if it fits: a tree of `num_nodes` for each, all drafts below the anchor."""
+    def _trees(self, probes: Sequence[Probe], num_nodes: int) -> Iterator[StepBatch]:
+        """One batch, if it fits."""
         total = num_nodes * len(probes)
-        if total > self._max_rows:
-            return
-        tree = TokenTree.from_parents([_TOKEN] * num_nodes, [-1] + [0] * (num_nodes - 1))
-        steps, parents, positions = [], [], []
-        for i, probe in enumerate(probes):
-            first = i * num_nodes
-            steps.append(self._step(probe, first, first + num_nodes, 1, probe.context_slots, tree))
-            parents.append(np.where(tree.parents < 0, -1, first + tree.parents))
-            positions.append(len(probe.context_slots) + tree.depths)
-        yield self._batch(steps, parents, positions, self._free + np.arange(total))
-
-    def _step(
-        self, probe: _Probe, start: int, end: int, num_chain: int, context_slots: IntArray, tree: TokenTree | None
-    ) -> SequenceStep:
-        return SequenceStep(
-            request_id=probe.request_id,
-            row_start=start,
-            row_end=end,
-            num_chain=num_chain,
-            context_slots=context_slots,
-            tree=tree,
-            sampling=_SAMPLING,
-            output_position=0,
-            harvest_chain=False,
-        )
-
-    def _batch(
-        self, steps: Sequence[SequenceStep], parents: list[IntArray], positions: list[IntArray], slots: IntArray
-    ) -> StepBatch:
-        return StepBatch(
-            step_id=0,
-            token_ids=np.full(len(slots), _TOKEN),
-            positions=np.concatenate(positions),
-            slots=slots,
-            parents=np.concatenate(parents),
-            sequences=tuple(steps),
-            harvest_k=self._harvest_k,
-        )
+        if total <= self._max_rows:
+            yield tree_batch(probes, num_nodes, self._free + np.arange(total), harvest_k=self._harvest_k)
