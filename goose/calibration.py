@@ -4,15 +4,15 @@ A node behind a rejection was never tried, so only *reached* nodes count as atte
 the anchor. Knows nothing of how trees are built or who merges the tables.
 """
 
-from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from goose.errors import InvalidSnapshotError
-from goose.tree import IntArray, TokenTree
+from goose.tree import BoolArray, IntArray, TokenTree
 
 __all__ = ["DEPTH_EDGES", "RANK_EDGES", "AcceptanceTable"]
 
@@ -23,11 +23,24 @@ DEPTH_EDGES = (1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65)
 RANK_EDGES = (0, 1, 2, 3, 5, 8)
 # Accepted tokens by place in the draft; the last place also takes what lies behind it.
 _NUM_POSITIONS = 128
+_ATTEMPTED, _ACCEPTED = 0, 1
 _SHAPE = (2, len(DEPTH_EDGES), len(RANK_EDGES))
-_SIZE = len(DEPTH_EDGES) * len(RANK_EDGES)
-# depth -> the first place of its bucket among the counts of a source, rank -> the place in it; the last entry is open
-_DEPTH_PLACES = [(bisect_right(DEPTH_EDGES, depth) - 1) * len(RANK_EDGES) for depth in range(DEPTH_EDGES[-1] + 1)]
-_RANK_PLACES = [bisect_right(RANK_EDGES, rank) - 1 for rank in range(RANK_EDGES[-1] + 1)]
+# Buckets by depth and by rank; the last entry is that of all larger ones.
+_DEPTH_BUCKETS = np.searchsorted(DEPTH_EDGES, np.arange(DEPTH_EDGES[-1] + 1), side="right") - 1
+_RANK_BUCKETS = np.searchsorted(RANK_EDGES, np.arange(RANK_EDGES[-1] + 1), side="right") - 1
+_DEPTH_RANKS = len(DEPTH_EDGES) * len(RANK_EDGES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reached:
+    """The draft nodes of a batch whose parent was accepted or is the anchor, in order; one entry each."""
+
+    trees: IntArray
+    # of the batch
+    parents: IntArray
+    depths: IntArray
+    sources: IntArray
+    accepted: BoolArray
 
 
 class AcceptanceTable:
@@ -38,75 +51,91 @@ class AcceptanceTable:
     """
 
     def __init__(self, source_names: Sequence[str] = ()) -> None:
-        # Plain integers, because a step changes few of them and each only by one.
-        # source -> attempted, then accepted, by depth bucket and rank bucket
-        self._counts: dict[str, list[int]] = {name: [0] * (2 * _SIZE) for name in source_names}
-        # attempted, then accepted tokens at depth position + 1 of the verified path
-        self._positions: list[int] = [0] * (2 * _NUM_POSITIONS)
+        # source -> [2, num_depth_buckets, num_rank_buckets]: attempted, accepted
+        self._counts: dict[str, CountArray] = {name: np.zeros(_SHAPE, np.int64) for name in source_names}
+        # [2, num_positions]: attempted, accepted tokens at depth position + 1 of the verified path
+        self._positions: CountArray = np.zeros((2, _NUM_POSITIONS), np.int64)
 
     @property
     def source_names(self) -> tuple[str, ...]:
         return tuple(self._counts)
 
     def observe(self, tree: TokenTree, accepted_nodes: IntArray) -> dict[str, tuple[int, int]]:
-        """Counts one verified tree; `accepted_nodes` are the committed nodes of its path, anchor excluded.
+        """`observe_batch` for one tree."""
+        return self.observe_batch([tree], [accepted_nodes])[0]
+
+    def observe_batch(
+        self, trees: Sequence[TokenTree], accepted_nodes: Sequence[IntArray]
+    ) -> list[dict[str, tuple[int, int]]]:
+        """Counts verified trees; `accepted_nodes[i]` are the committed nodes of tree i's path, anchor excluded.
 
         Bit s of `tree.sources` credits source number s of the constructor's names; a node of two sources credits
-        both. Returns source name -> (attempted, accepted), for the sources that attempted anything.
+        both. Returns for each tree source name -> (attempted, accepted), for the sources that attempted anything.
         """
-        accepted = set(accepted_nodes.tolist())
-        parents = tree.parents.tolist()
-        # Few nodes are reached, most of them siblings, so plain integers beat array operations here.
-        reached = [node for node, parent in enumerate(parents) if parent == 0 or parent in accepted]
-        depths, sources = tree.depths[reached].tolist(), tree.sources[reached].tolist()
-        positions = self._positions
-        for depth in set(depths):
-            positions[min(depth, _NUM_POSITIONS) - 1] += 1
-        for node, depth in zip(reached, depths, strict=True):
-            if node in accepted:
-                positions[_NUM_POSITIONS + min(depth, _NUM_POSITIONS) - 1] += 1
-        credited: dict[str, tuple[int, int]] = {}
-        for number, (name, counts) in enumerate(self._counts.items()):
-            siblings: dict[int, int] = {}
-            num_attempted = num_accepted = 0
-            for node, depth, bits in zip(reached, depths, sources, strict=True):
-                if bits >> number & 1:
-                    parent = parents[node]
-                    rank = siblings.get(parent, 0)
-                    siblings[parent] = rank + 1
-                    place = _DEPTH_PLACES[min(depth, DEPTH_EDGES[-1])] + _RANK_PLACES[min(rank, RANK_EDGES[-1])]
-                    counts[place] += 1
-                    num_attempted += 1
-                    if node in accepted:
-                        counts[_SIZE + place] += 1
-                        num_accepted += 1
-            if num_attempted:
-                credited[name] = (num_attempted, num_accepted)
-        return credited
+        if not trees:
+            return []
+        reached = _reached(trees, accepted_nodes)
+        places = np.minimum(reached.depths, _NUM_POSITIONS) - 1
+        # A tree tries a place once, by however many siblings.
+        tried = np.zeros((len(trees), _NUM_POSITIONS), np.bool_)
+        tried[reached.trees, places] = True
+        self._positions[_ATTEMPTED] += tried.sum(axis=0)
+        self._positions[_ACCEPTED] += np.bincount(places[reached.accepted], minlength=_NUM_POSITIONS)
+
+        num_sources = len(self._counts)
+        by_source = reached.sources >> np.arange(num_sources)[:, None] & 1
+        sources, nodes = by_source.nonzero()
+        accepted = reached.accepted[nodes]
+        depth_bucket = _DEPTH_BUCKETS[np.minimum(reached.depths[nodes], DEPTH_EDGES[-1])]
+        # One parent has siblings in many sources; a source's own follow each other.
+        rank = _ranks(sources * (int(reached.parents.max(initial=0)) + 1) + reached.parents[nodes])
+        cell = depth_bucket * len(RANK_EDGES) + _RANK_BUCKETS[np.minimum(rank, RANK_EDGES[-1])]
+        cell += sources * _DEPTH_RANKS
+        attempts = np.bincount(cell, minlength=num_sources * _DEPTH_RANKS)
+        accepts = np.bincount(cell[accepted], minlength=num_sources * _DEPTH_RANKS)
+        added = np.stack([attempts, accepts]).reshape(2, num_sources, *_SHAPE[1:])
+        for number, counts in enumerate(self._counts.values()):
+            counts += added[:, number]
+
+        owner = sources + num_sources * reached.trees[nodes]
+        attempted_by = np.bincount(owner, minlength=num_sources * len(trees)).tolist()
+        accepted_by = np.bincount(owner[accepted], minlength=num_sources * len(trees)).tolist()
+        return [
+            {
+                name: (attempted_by[at], accepted_by[at])
+                for at, name in enumerate(self._counts, tree * num_sources)
+                if attempted_by[at]
+            }
+            for tree in range(len(trees))
+        ]
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """Source name -> (attempted, accepted)."""
-        return {name: (sum(counts[:_SIZE]), sum(counts[_SIZE:])) for name, counts in self._counts.items()}
+        return {
+            name: (int(counts[_ATTEMPTED].sum()), int(counts[_ACCEPTED].sum())) for name, counts in self._counts.items()
+        }
 
     def counts(self, source_name: str) -> CountArray:
         """[2, num_depth_buckets, num_rank_buckets] int64: attempted and accepted of one source, a copy."""
-        return np.asarray(self._counts[source_name], dtype=np.int64).reshape(_SHAPE)
+        return self._counts[source_name].copy()
 
     def accepted_per_position(self) -> CountArray:
         """[num_positions] int64: accepted tokens at each place of the draft, a copy."""
-        return np.asarray(self._positions[_NUM_POSITIONS:], dtype=np.int64)
+        accepted: CountArray = self._positions[_ACCEPTED]
+        return accepted.copy()
 
     def attempted_per_position(self) -> CountArray:
         """[num_positions] int64: steps that reached a node at each place of the draft, a copy."""
-        return np.asarray(self._positions[:_NUM_POSITIONS], dtype=np.int64)
+        attempted: CountArray = self._positions[_ATTEMPTED]
+        return attempted.copy()
 
     def merge_max(self, other: "AcceptanceTable") -> "AcceptanceTable":
         """Elementwise maximum: two reports of one incarnation, of which the larger is the later."""
-        return self._merged(other, max)
+        return self._merged(other, np.maximum)
 
     def add(self, other: "AcceptanceTable") -> "AcceptanceTable":
         """Elementwise sum: reports of two incarnations."""
-        return self._merged(other, int.__add__)
+        return self._merged(other, np.add)
 
     def copy(self) -> "AcceptanceTable":
         return self.add(AcceptanceTable())
@@ -116,8 +145,8 @@ class AcceptanceTable:
         return {
             "depth_edges": list(DEPTH_EDGES),
             "rank_edges": list(RANK_EDGES),
-            "positions": np.asarray(self._positions).reshape(2, -1).tolist(),
-            "sources": {name: self.counts(name).tolist() for name in self._counts},
+            "positions": self._positions.tolist(),
+            "sources": {name: counts.tolist() for name, counts in self._counts.items()},
         }
 
     @classmethod
@@ -127,14 +156,11 @@ class AcceptanceTable:
             if snapshot.get(field) != list(edges):
                 raise InvalidSnapshotError(f"{field} must be {list(edges)}, not {snapshot.get(field)}")
         table = cls()
-        table._positions = _counts_from(snapshot.get("positions"), "positions", (2, _NUM_POSITIONS)).ravel().tolist()
+        table._positions = _counts_from(snapshot.get("positions"), "positions", (2, _NUM_POSITIONS))
         sources = snapshot.get("sources")
         if not isinstance(sources, Mapping):
             raise InvalidSnapshotError(f"sources must map names to counts, not {type(sources).__name__}")
-        table._counts = {
-            str(name): _counts_from(counts, f"sources.{name}", _SHAPE).ravel().tolist()
-            for name, counts in sources.items()
-        }
+        table._counts = {str(name): _counts_from(counts, f"sources.{name}", _SHAPE) for name, counts in sources.items()}
         return table
 
     def __eq__(self, other: object) -> bool:
@@ -146,17 +172,50 @@ class AcceptanceTable:
     def __repr__(self) -> str:
         return f"AcceptanceTable({self.totals()})"
 
-    def _comparable(self) -> tuple[list[int], dict[str, list[int]]]:
-        return self._positions, {name: counts for name, counts in self._counts.items() if any(counts)}
+    def _comparable(self) -> tuple[bytes, dict[str, bytes]]:
+        return self._positions.tobytes(), {n: counts.tobytes() for n, counts in self._counts.items() if counts.any()}
 
-    def _merged(self, other: "AcceptanceTable", combine: Callable[[int, int], int]) -> "AcceptanceTable":
+    def _merged(self, other: "AcceptanceTable", combine: np.ufunc) -> "AcceptanceTable":
         merged = AcceptanceTable()
-        merged._positions = list(map(combine, self._positions, other._positions))
-        nothing = [0] * (2 * _SIZE)
+        merged._positions = combine(self._positions, other._positions)
+        nothing = np.zeros(_SHAPE, np.int64)
         for name in dict.fromkeys((*self._counts, *other._counts)):
-            both = self._counts.get(name, nothing), other._counts.get(name, nothing)
-            merged._counts[name] = list(map(combine, *both))
+            merged._counts[name] = combine(self._counts.get(name, nothing), other._counts.get(name, nothing))
         return merged
+
+
+def _reached(trees: Sequence[TokenTree], accepted_nodes: Sequence[IntArray]) -> _Reached:
+    sizes = np.array([len(tree.token_ids) for tree in trees])
+    starts = np.cumsum(sizes) - sizes
+    tree_of = np.repeat(np.arange(len(trees)), sizes)
+    parents = np.concatenate([tree.parents for tree in trees]) + starts[tree_of]
+    num_accepted = np.array([len(nodes) for nodes in accepted_nodes])
+    accepted = np.zeros(len(parents), np.bool_)
+    accepted[np.concatenate(accepted_nodes) + np.repeat(starts, num_accepted)] = True
+    is_open = accepted.copy()
+    is_open[starts] = True
+    reached = is_open[parents]
+    # An anchor has no parent: what stands there is another tree's node.
+    reached[starts] = False
+    nodes = np.flatnonzero(reached)
+    return _Reached(
+        trees=tree_of[nodes],
+        parents=parents[nodes],
+        depths=np.concatenate([tree.depths for tree in trees])[nodes],
+        sources=np.concatenate([tree.sources for tree in trees])[nodes],
+        accepted=accepted[nodes],
+    )
+
+
+def _ranks(groups: IntArray) -> IntArray:
+    """How many earlier entries have the same number."""
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    places = np.arange(len(groups))
+    starts = np.maximum.accumulate(np.where(np.diff(ordered, prepend=-1) != 0, places, 0))
+    ranks = np.empty(len(groups), np.int64)
+    ranks[order] = places - starts
+    return ranks
 
 
 def _counts_from(value: Any, field: str, shape: tuple[int, ...]) -> CountArray:

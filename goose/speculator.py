@@ -174,7 +174,9 @@ class Speculator:
         for outcome in outcomes:
             if len(outcome.committed_ids):
                 self._requests[outcome.request_id].anchor_id = int(outcome.committed_ids[-1])
-        return [self._table.observe(outcome.tree, outcome.accepted_nodes) for outcome in outcomes]
+        return self._table.observe_batch(
+            [outcome.tree for outcome in outcomes], [outcome.accepted_nodes for outcome in outcomes]
+        )
 
     def stop_request(self, request_id: str) -> None:
         """Forgets the request. What is warm across requests stays."""

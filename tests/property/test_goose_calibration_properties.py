@@ -75,3 +75,13 @@ def test_counts_are_those_of_a_walk_over_all_nodes(steps: list[tuple[TokenTree, 
     # Each earlier report is below the later one, so the maximum of all reports is the last.
     assert (table.accepted_per_position() <= table.attempted_per_position()).all()
     assert int(np.sum(table.accepted_per_position())) <= sum(tree.num_draft_nodes for tree, _ in steps)
+
+
+@given(st.lists(st.tuples(token_trees(max_nodes=12), st.lists(TOKENS, min_size=12, max_size=12)), max_size=5))
+def test_a_batch_counts_as_its_trees_do_one_by_one(steps: list[tuple[TokenTree, list[int]]]) -> None:
+    trees = [tree for tree, _ in steps]
+    accepted = [walk(tree, replying(tree, reply)).accepted_nodes for tree, reply in steps]
+    together, apart = AcceptanceTable(NAMES), AcceptanceTable(NAMES)
+    credited = together.observe_batch(trees, accepted)
+    assert credited == [apart.observe(tree, nodes) for tree, nodes in zip(trees, accepted, strict=True)]
+    assert together.snapshot() == apart.snapshot()
