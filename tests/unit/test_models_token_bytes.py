@@ -29,13 +29,13 @@ def test_byte_level_tokens_are_parts_of_the_text(byte_level: Tokenizer, text: st
 
 def test_every_byte_has_its_token(byte_level: Tokenizer) -> None:
     token_bytes = TokenBytes(byte_level)
-    single = {token_bytes(byte_level.token_to_id(name)) for name in pre_tokenizers.ByteLevel.alphabet()}
+    single = {token_bytes(byte_level.get_vocab()[name]) for name in pre_tokenizers.ByteLevel.alphabet()}
     assert single == {bytes([byte]) for byte in range(256)}
 
 
 def test_special_tokens_have_their_names_and_unknown_ids_nothing(byte_level: Tokenizer) -> None:
     token_bytes = TokenBytes(byte_level)
-    assert token_bytes(byte_level.token_to_id("<|end|>")) == b"<|end|>"
+    assert token_bytes(byte_level.get_vocab()["<|end|>"]) == b"<|end|>"
     assert token_bytes(10_000) == b""
 
 
