@@ -116,7 +116,7 @@ class ContextMatcher:
     """The n-gram source. A draft ends before a stop token: it would gain nothing, the bonus token brings it as well."""
 
     name = "context"
-    feature_names = ("match_length", "num_occurrences", "depth")
+    feature_names = ("match_length", "num_occurrences", "depth", "age")
     harvest_k = 0
 
     def __init__(self, *, max_occurrences: int = 32) -> None:
@@ -159,27 +159,29 @@ class ContextMatcher:
     def candidates(self, queries: Sequence[CandidateQuery]) -> Candidates:
         """The trie of the continuations of the latest occurrences; a score is the share of them that agree.
 
-        Features: n of the match, occurrences that lead through the candidate, depth below the node asked about.
+        Features: n of the match, occurrences that lead through the candidate, depth below the node asked about, tokens
+        from the latest of these occurrences to the end of the text.
         """
-        rows: list[tuple[int, int, int, float, int, int, int]] = []
+        rows: list[tuple[int, int, int, float, int, int, int, int]] = []
         for number, query in enumerate(queries):
             text = self._texts[query.request_id]
             length, positions = self._occurrences(text, query.draft_ids.tolist(), text.indices)
-            # A node of the trie: its row, its depth, the continuations through it.
-            level = [(-1, 0, [text.continuation(p, query.max_depth)[0] for p in positions])]
+            # A node of the trie: its row, its depth, the continuations through it, the latest first, and their ages.
+            chains = [(text.continuation(p, query.max_depth)[0], len(text.tokens) - p) for p in positions]
+            level = [(-1, 0, chains)]
             while level:
-                below: list[tuple[int, int, list[list[int]]]] = []
+                below: list[tuple[int, int, list[tuple[list[int], int]]]] = []
                 for parent, depth, chains in level:
-                    children: dict[int, list[list[int]]] = {}
-                    for chain in chains:
+                    children: dict[int, list[tuple[list[int], int]]] = {}
+                    for chain, age in chains:
                         if len(chain) > depth:
-                            children.setdefault(chain[depth], []).append(chain)
+                            children.setdefault(chain[depth], []).append((chain, age))
                     for token, through in children.items():
                         share = len(through) / len(chains)
-                        rows.append((number, token, parent, share, length, len(through), depth + 1))
+                        rows.append((number, token, parent, share, length, len(through), depth + 1, through[0][1]))
                         below.append((len(rows) - 1, depth + 1, through))
                 level = below
-        table = np.asarray(rows, dtype=np.float64).reshape(-1, 7)
+        table = np.asarray(rows, dtype=np.float64).reshape(-1, 8)
         queries_of, token_ids, parents = (table[:, column].astype(np.int64) for column in range(3))
         scores = table[:, 3].astype(np.float32)
         return Candidates(queries_of, token_ids, parents, scores, table[:, 4:].astype(np.float32))

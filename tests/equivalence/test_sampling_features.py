@@ -15,6 +15,7 @@ from fakes import FakeTokenizer
 from sampling_reference import processed_logits
 from tiny_models import VOCAB_SIZE, tiny_model
 
+from goose.policies.registry import POLICIES
 from goose.speculator import Speculator
 from goose_ray.config import EngineConfig
 from goose_ray.engine.engine import Engine
@@ -22,7 +23,7 @@ from goose_ray.engine.request import GenerationRequest
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.runner.local import LocalRunner
 
-_POLICIES = ("autoregressive", "chain", "goose", "anisotropic")
+_POLICIES = ("autoregressive", *(policy for policy in POLICIES if policy != "autoregressive"))
 _EOS = 5
 _MAX_TOKENS = 32
 # For all requests at once.

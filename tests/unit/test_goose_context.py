@@ -121,9 +121,29 @@ def test_candidates_are_the_trie_of_all_continuations() -> None:
     assert found.parents.tolist() == [-1, -1, 1, 1]
     np.testing.assert_allclose(found.scores, [1 / 3, 2 / 3, 1 / 2, 1 / 2], rtol=1e-6)
     features = dict(zip(source.feature_names, found.features.T.tolist(), strict=True))
-    assert features == {"match_length": [3] * 4, "num_occurrences": [1, 2, 1, 1], "depth": [1, 1, 2, 2]}
+    assert features == {
+        "match_length": [3] * 4,
+        "num_occurrences": [1, 2, 1, 1],
+        "depth": [1, 1, 2, 2],
+        "age": [5, 10, 10, 15],
+    }
 
 
 def test_no_match_is_no_candidates() -> None:
     found = matcher([1]).candidates([CandidateQuery("r", np.empty(0, dtype=np.int64), 3)])
-    assert (len(found.token_ids), found.features.shape) == (0, (0, 3))
+    assert (len(found.token_ids), found.features.shape) == (0, (0, 4))
+
+
+def test_followers_are_those_of_the_longest_ngram_down_to_one_token() -> None:
+    source = matcher([1, 2, 3, 50, 9, 2, 3, 60, 8, 3, 70, 3, 70, 1, 2, 3])
+    # 1 2 3 occurs once before, whatever follows 2 3 or 3 elsewhere.
+    assert source.followers("r") == {50: 1}
+    assert source.followers("r", [2, 3]) == {60: 1, 50: 1}
+    assert list(source.followers("r", [4, 3]).items()) == [(70, 2), (60, 1), (50, 1)]
+    assert source.followers("r", [4]) == {}
+
+
+def test_no_more_than_the_latest_occurrences_are_counted() -> None:
+    source = ContextMatcher(max_occurrences=2)
+    source.start_request(request([1, 50, 1, 60, 1, 70, 1]))
+    assert list(source.followers("r").items()) == [(70, 1), (60, 1)]
