@@ -144,6 +144,7 @@ class GooseServer:
             sampling=fit_to_context(call, len(token_ids), self._engine.max_model_len),
             policy=call.policy,
             cache_salt=call.cache_salt,
+            priority=call.priority,
         )
 
     def _tokenise(self, call: GenerateCall) -> tuple[int, ...]:

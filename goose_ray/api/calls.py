@@ -33,6 +33,8 @@ class GenerateCall:
     max_tokens_param: str = "max_tokens"
     policy: str | None = None
     cache_salt: str | None = None
+    # lower comes first
+    priority: int = 0
     return_prompt_token_ids: bool = False
 
     @property

@@ -97,6 +97,7 @@ class ChatCompletionRequest(SamplingFields):
             max_tokens_param="max_completion_tokens" if self.max_tokens is None else "max_tokens",
             policy=self.policy,
             cache_salt=self.cache_salt,
+            priority=self.priority or 0,
             return_prompt_token_ids=bool(self.return_token_ids),
         )
 

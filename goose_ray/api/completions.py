@@ -48,6 +48,7 @@ class CompletionRequest(SamplingFields):
                 clip_max_tokens=self.max_tokens is None,
                 policy=self.policy,
                 cache_salt=self.cache_salt,
+                priority=self.priority or 0,
                 return_prompt_token_ids=bool(self.return_token_ids),
             )
             for index, prompt in enumerate(self.prompt)

@@ -64,6 +64,7 @@ class SamplingFields(WireModel):
     ignore_eos: bool | None = False
     return_token_ids: bool | None = False
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
+    priority: int | None = None
 
     # ours
     return_goose_stats: bool | None = False

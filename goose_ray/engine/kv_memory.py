@@ -14,7 +14,7 @@ import numpy as np
 
 from goose.tree import IntArray
 from goose_ray.engine.kv_cache import Region, SlotAllocator
-from goose_ray.engine.prefix_cache import PrefixCache
+from goose_ray.engine.prefix_cache import PrefixCache, common_length
 from goose_ray.engine.sequence import SequenceState
 
 __all__ = ["KVMemory"]
@@ -24,6 +24,8 @@ _MAX_GROWTH_SHARE = 32
 # A shared beginning of at least so many tokens, or of half the text, is worth more than slots that lie together: to
 # compute a token costs about as much as to gather a context of 512 in one step (CPU, 135M parameters).
 _MIN_SHARED_TOKENS = 64
+# Fewer are not worth a step's wait.
+_MIN_AWAITED_TOKENS = 16
 
 
 class KVMemory:
@@ -79,6 +81,15 @@ class KVMemory:
             sequence.context_slots.extend(pin.slots())
         else:
             sequence.num_doubled = pin.num_tokens
+
+    def will_share(self, sequence: SequenceState, other: SequenceState) -> bool:
+        """Whether the sequence, attached, could be given most of the rest once `other` has computed its tokens."""
+        if self._cache is None or sequence.request.cache_salt != other.request.cache_salt:
+            return False
+        num_common = common_length(sequence.tokens.view()[:-1], other.tokens.view())
+        gain = num_common - sequence.num_computed
+        most = max(_MIN_AWAITED_TOKENS, sequence.num_uncomputed / 2)
+        return num_common > other.num_computed and gain >= min(_MIN_SHARED_TOKENS, most)
 
     def publish(self, sequence: SequenceState) -> None:
         """Enters what the sequence has computed of its committed tokens; others that have the same share it now."""

@@ -16,7 +16,7 @@ import numpy as np
 from goose.tree import IntArray
 from goose_ray.engine.kv_cache import SlotAllocator
 
-__all__ = ["Pin", "PrefixCache"]
+__all__ = ["Pin", "PrefixCache", "common_length"]
 
 
 class _Node:
@@ -173,7 +173,7 @@ class PrefixCache:
             child = node.children.get(int(token_ids[node.end]))
             if child is None:
                 break
-            common = _common_length(child.tokens, token_ids[node.end :])
+            common = common_length(child.tokens, token_ids[node.end :])
             node = child if common == len(child.tokens) else self._split(child, common)
             self._hold(node)
             if node is not child:
@@ -267,7 +267,8 @@ def _below(node: _Node) -> Iterator[_Node]:
         waiting.extend(node.children.values())
 
 
-def _common_length(a: IntArray, b: IntArray) -> int:
+def common_length(a: IntArray, b: IntArray) -> int:
+    """How far two runs of tokens agree."""
     length = min(len(a), len(b))
     differs = a[:length] != b[:length]
     first = int(differs.argmax()) if length else 0

@@ -21,6 +21,8 @@ class GenerationRequest:
     sampling: SamplingParams
     policy: str | None = None
     cache_salt: str | None = None
+    # lower comes first
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,29 @@
 """Which sequences take part in the next forward, with how many rows: continuous batching under two budgets.
 
+Order. A sequence's *rank* is its priority, lower first, then its arrival. By rank sequences are admitted, and the last
+in rank is preempted.
+
 Rows. A forward has at most `max_batch_rows`. Every decoding sequence gets its anchor row. Of the rows then left,
 waiting prefill may take half (rounded up), or more where the draft trees of the decoding sequences cannot use the
 other half; drafts get the rest. So neither starves: a sequence is admitted only where a row is left for it, hence no
-more run than there are rows, and one is left whenever a prefill is running.
+more run than there are rows, and one is left whenever a prefill is running. Of the prefill's rows half (rounded up) are
+for the prompt of the first rank, the others for those of the best priority that have the least left to compute, and
+what one side cannot use is the other's. So a short prompt does not wait for a long one, and the first in rank always
+advances, at half speed at worst: each prompt comes first some time.
 
 KV slots. Every running sequence has room for its whole chain, prefill included, before anything else gets any; drafts
-use what is then left and never push anyone out. When the chains no longer fit, the sequence admitted last is preempted:
-its slots are freed, it goes back to the front of the queue and is recomputed. The oldest sequence is never preempted
-for another, and alone it always fits (the engine refuses requests that would not), so it always advances.
+use what is then left and never push anyone out. When the chains no longer fit, a sequence is preempted: its slots are
+freed, it waits again and is recomputed. The first in rank is never preempted for another, and alone it always fits (the
+engine refuses requests that would not), so it always advances.
+
+Sharing. A sequence that begins like one whose prompt is just being computed waits until it can be given that beginning.
 
 Knows nothing about tokens, trees or the model.
 """
 
-from collections import deque
+import itertools
+from bisect import insort
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from goose_ray.engine.kv_memory import KVMemory
@@ -33,7 +43,7 @@ class ScheduledSequence:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """One step. Decoding sequences come first, then prefill, each in order of admission."""
+    """One step. Decoding sequences come first, then prefill, each in order of rank."""
 
     sequences: tuple[ScheduledSequence, ...]
     # draft nodes of all trees together, anchors not counted
@@ -42,8 +52,8 @@ class Schedule:
 
 
 class Scheduler:
-    """First come, first served. Attaches cached prefixes on admission, releases the slots of the sequences it preempts
-    or removes, allocates none.
+    """Attaches cached prefixes on admission, releases the slots of the sequences it preempts or removes, allocates
+    none.
 
     `budget` is the number of nodes a sequence's tree usually asks for, anchor included.
     """
@@ -53,9 +63,9 @@ class Scheduler:
         self._max_batch_rows = max_batch_rows
         self._max_running = max_running_requests
         self._budget = budget
-        # in order of arrival, but preempted ones first
-        self._waiting: deque[SequenceState] = deque()
-        # in order of admission
+        self._arrivals = itertools.count()
+        # both in order of rank
+        self._waiting: list[SequenceState] = []
         self._running: list[SequenceState] = []
 
     @property
@@ -71,7 +81,8 @@ class Scheduler:
         return len(self._running) + len(self._waiting)
 
     def add(self, sequence: SequenceState) -> None:
-        self._waiting.append(sequence)
+        sequence.rank = (sequence.request.priority, next(self._arrivals))
+        insort(self._waiting, sequence, key=_rank)
 
     def remove(self, sequence: SequenceState) -> None:
         """Takes a sequence out, finished or cancelled, and frees its slots."""
@@ -87,15 +98,12 @@ class Scheduler:
         scheduled = [ScheduledSequence(s, 1, True) for s in self._running if s.num_uncomputed == 1]
         rows = self._max_batch_rows - len(scheduled)
         allowance = max((rows + 1) // 2, rows - len(scheduled) * (self._budget - 1))
-        for sequence in [s for s in self._running if s.num_uncomputed > 1]:
-            num_chain = min(sequence.num_uncomputed, allowance)
+        prefilling = [s for s in self._running if s.num_uncomputed > 1]
+        prefilling = sorted((*prefilling, *self._admit(prefilling, allowance)), key=_rank)
+        for sequence, num_chain in zip(prefilling, _shares(prefilling, allowance), strict=True):
             if num_chain:
                 scheduled.append(ScheduledSequence(sequence, num_chain, num_chain == sequence.num_uncomputed))
-            rows, allowance = rows - num_chain, allowance - num_chain
-        while allowance and (admitted := self._admit()):
-            num_chain = min(admitted.num_uncomputed, allowance)
-            scheduled.append(ScheduledSequence(admitted, num_chain, num_chain == admitted.num_uncomputed))
-            rows, allowance = rows - num_chain, allowance - num_chain
+                rows -= num_chain
         max_draft_nodes = min(rows, self._memory.num_available - self._num_claimed())
         return Schedule(tuple(scheduled), max_draft_nodes, preempted)
 
@@ -108,31 +116,64 @@ class Scheduler:
         while self._num_claimed() > self._memory.num_available:
             sequence = self._running.pop()
             self._release(sequence, SequenceStatus.WAITING)
-            self._waiting.appendleft(sequence)
+            insort(self._waiting, sequence, key=_rank)
             preempted.append(sequence)
         return tuple(preempted)
 
-    def _admit(self) -> SequenceState | None:
-        """Moves the first waiting sequence to the running ones if it fits with room to spare.
+    def _admit(self, prefilling: Sequence[SequenceState], allowance: int) -> list[SequenceState]:
+        """Moves waiting sequences to the running ones, in order of rank, up to the first that does not fit."""
+        admitted: list[SequenceState] = []
+        for sequence in self._waiting:
+            if len(self._running) >= self._max_running or len(prefilling) + len(admitted) >= allowance:
+                break
+            # Attached before it is measured: what it shares is then neither claimed nor available. If it has to wait,
+            # what it would share counts as just used, and so is still there when its turn comes.
+            self._memory.attach(sequence)
+            if any(self._is_worth_waiting(sequence, for_=other) for other in (*prefilling, *admitted)):
+                self._memory.release(sequence)
+            elif self._fits(sequence):
+                insort(self._running, sequence, key=_rank)
+                admitted.append(sequence)
+            else:
+                self._memory.release(sequence)
+                break
+        for sequence in admitted:
+            self._waiting.remove(sequence)
+            sequence.status = SequenceStatus.RUNNING
+        return admitted
 
-        To spare is what all would commit if a whole tree of each were accepted, lest the newcomer be preempted at
-        once. Alone, that is never more than prompt + max_tokens.
+    def _fits(self, sequence: SequenceState) -> bool:
+        """With room to spare: for what all would commit if a whole tree of each were accepted, lest the newcomer be
+        preempted at once. Alone, that is never more than prompt + max_tokens.
         """
-        if not self._waiting or len(self._running) >= self._max_running:
-            return None
-        first = self._waiting[0]
-        # Attached before it is measured: what it shares is then neither claimed nor available. If it has to wait, what
-        # it would share counts as just used, and so is still there when its turn comes.
-        self._memory.attach(first)
-        growth = sum(min(self._budget, sequence.num_remaining) for sequence in (*self._running, first))
-        if self._num_claimed() + first.num_uncomputed + growth > self._memory.num_available:
-            self._memory.release(first)
-            return None
-        self._waiting.popleft()
-        first.status = SequenceStatus.RUNNING
-        self._running.append(first)
-        return first
+        growth = sum(min(self._budget, other.num_remaining) for other in (*self._running, sequence))
+        return self._num_claimed() + sequence.num_uncomputed + growth <= self._memory.num_available
+
+    def _is_worth_waiting(self, sequence: SequenceState, *, for_: SequenceState) -> bool:
+        return sequence.request.priority >= for_.request.priority and self._memory.will_share(sequence, for_)
 
     def _release(self, sequence: SequenceState, status: SequenceStatus) -> None:
         self._memory.release(sequence)
         sequence.status = status
+
+
+def _rank(sequence: SequenceState) -> tuple[int, int]:
+    return sequence.rank
+
+
+def _shares(prefilling: Sequence[SequenceState], allowance: int) -> list[int]:
+    """Rows of each prompt; they are in order of rank."""
+    if not prefilling:
+        return []
+    wanted = [sequence.num_uncomputed for sequence in prefilling]
+    shares = [0] * len(wanted)
+    shares[0] = min(wanted[0], allowance - allowance // 2)
+    left = allowance - shares[0]
+    by_length = sorted(
+        range(1, len(wanted)), key=lambda i: (prefilling[i].request.priority, wanted[i], prefilling[i].rank)
+    )
+    for i in (*by_length, 0):
+        more = min(wanted[i] - shares[i], left)
+        shares[i] += more
+        left -= more
+    return shares

@@ -81,6 +81,7 @@ class SequenceState:
         "num_steps",
         "output",
         "prefix",
+        "rank",
         "region",
         "request",
         "request_id",
@@ -103,6 +104,8 @@ class SequenceState:
         self.output = output
         self._logit_rules = logit_rules
         self.status = SequenceStatus.WAITING
+        # priority and arrival, of which the least comes first; the scheduler's
+        self.rank = (request.priority, 0)
         # committed tokens, prompt and output
         self.tokens = IntBuffer(request.prompt_token_ids)
         self.num_prompt = len(request.prompt_token_ids)

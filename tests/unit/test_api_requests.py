@@ -56,6 +56,7 @@ class TestChat:
             ignore_eos=True,
             max_completion_tokens=9,
             cache_salt="tenant",
+            priority=-2,
             goose={"policy": "chain"},
             return_token_ids=True,
         ).to_call("r")
@@ -69,6 +70,7 @@ class TestChat:
             True,
         )
         assert (call.policy, call.cache_salt, call.return_prompt_token_ids) == ("chain", "tenant", True)
+        assert call.priority == -2
 
     def test_what_changes_logits_reaches_the_call(self) -> None:
         sampling = (
@@ -181,6 +183,7 @@ class TestChat:
             ({"stream_options": {"include_usages": True}}, "stream_options.include_usages"),
             ({"goose": {"speed": 9}}, "goose.speed"),
             ({"cache_salt": ""}, "cache_salt"),
+            ({"priority": "high"}, "priority"),
             ({"temprature": 1}, "temprature"),
         ],
     )

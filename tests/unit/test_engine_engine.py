@@ -199,7 +199,7 @@ def test_the_speculator_hears_of_every_row_once_and_in_order() -> None:
 
 def test_a_recomputed_prefix_is_not_harvested_again() -> None:
     model = looping_model()
-    requests = [make_request(str(n), range(1, 12), max_tokens=40) for n in range(3)]
+    requests = [make_request(str(n), range(n + 1, n + 12), max_tokens=40) for n in range(3)]
     speculator = ScriptedSpeculator(model, num_right=0, length=0, harvest_k=1)
     engine = make_engine(model, speculator, runner=FakeRunner(model, num_slots=60), budget=1)
     run(engine, *requests)

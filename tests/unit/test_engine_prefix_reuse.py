@@ -80,6 +80,15 @@ def test_a_prompt_is_shared_while_its_first_request_still_runs() -> None:
         engine.step()
 
 
+def test_a_prompt_that_comes_several_times_at_once_is_computed_once() -> None:
+    engine = make_engine(MODEL, ScriptedSpeculator(MODEL, length=0), max_batch_rows=48)
+    prompt = range(1, 101)
+    requests = [make_request(str(n), prompt, max_tokens=10, temperature=0.9, seed=n) for n in range(4)]
+    for request_id, reply in run(engine, *requests).items():
+        assert reply.visible == expected(requests[int(request_id)])
+    assert engine.stats().num_rows == 100 + 3 + 4 * 9
+
+
 @pytest.mark.parametrize("num_right", [0, 1, 3])
 def test_what_was_rejected_is_computed_when_it_is_asked_for(num_right: int) -> None:
     engine = make_engine(MODEL, ScriptedSpeculator(MODEL, num_right=num_right, siblings=2))
