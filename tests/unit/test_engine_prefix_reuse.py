@@ -81,8 +81,8 @@ def test_a_prompt_is_shared_while_its_first_request_still_runs() -> None:
 
 
 def test_a_prompt_that_comes_several_times_at_once_is_computed_once() -> None:
-    engine = make_engine(MODEL, ScriptedSpeculator(MODEL, length=0), max_batch_rows=48)
-    prompt = range(1, 101)
+    engine = make_engine(MODEL, ScriptedSpeculator(MODEL, length=0), max_batch_rows=50)
+    prompt = [number % 50 + 1 for number in range(100)]
     requests = [make_request(str(n), prompt, max_tokens=10, temperature=0.9, seed=n) for n in range(4)]
     for request_id, reply in run(engine, *requests).items():
         assert reply.visible == expected(requests[int(request_id)])
