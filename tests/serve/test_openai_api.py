@@ -214,7 +214,7 @@ BAD_REQUESTS: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "an unknown field": ("/v1/chat/completions", {**HELLO, "temprature": 1}, 400, "temprature"),
     "an unknown policy": ("/v1/chat/completions", {**HELLO, "goose": {"policy": "swan"}}, 400, "goose.policy"),
     "an unknown model": ("/v1/chat/completions", {**HELLO, "model": "gpt-9"}, 404, "model"),
-    "what is not there yet": ("/v1/chat/completions", {**HELLO, "n": 2}, 400, "n"),
+    "what is not there yet": ("/v1/chat/completions", {**HELLO, "reasoning_effort": "low"}, 400, "reasoning_effort"),
     "too long a chat": (
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": "a " * 1100}]},
