@@ -12,7 +12,7 @@ a function that another file calls, delete `__pycache__` (`make clean` does).
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["jit", "needs_compilation"]
+__all__ = ["jit", "needs_compilation", "prefetch"]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -34,3 +34,33 @@ def needs_compilation(function: Callable[..., Any]) -> bool:
     """Whether `jit` will compile `function` at its next call. Never where numba is missing or told not to compile."""
     signatures: list[object] | None = getattr(function, "signatures", None)
     return signatures is not None and not signatures
+
+
+def _prefetch_nothing(array: Any, first: int, second: int) -> None:
+    return None
+
+
+def _compiled_prefetch() -> Callable[[Any, int, int], None]:
+    from llvmlite import ir
+    from numba.core import cgutils, types
+    from numba.np.arrayobj import make_array
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = make_array(signature.args[0])(context, builder, arguments[0])
+        item = cgutils.get_item_pointer(context, builder, signature.args[0], array, arguments[1:], wraparound=False)
+        pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
+        instruction = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        # For reading; into all caches; of data.
+        builder.call(instruction, [builder.bitcast(item, pointer), number(0), number(3), number(1)])
+        return context.get_dummy_value()
+
+    def prefetch(typing_context: Any, array: Any, first: Any, second: Any) -> Any:
+        return types.void(array, types.intp, types.intp), generate
+
+    compiled: Callable[[Any, int, int], None] = numba.extending.intrinsic(prefetch)
+    return compiled
+
+
+# prefetch(array, i, j): a hint that `array[i, j]` will be read soon, for compiled functions; both indices in range.
+prefetch = _prefetch_nothing if numba is None or numba.config.DISABLE_JIT else _compiled_prefetch()

@@ -5,11 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from goose.anisotropic.successors import FIRST_ENTRY, NUM_ENTRIES, find_rows
+from goose.anisotropic.successors import FIRST_ENTRY, NUM_ENTRIES, is_at
 from goose.anisotropic.texts import NUM_SUCCESSORS
 from goose.anisotropic.workspace import (
     AT,
-    BEFORE,
     ID,
     IN_PAIR,
     IN_PAIR_MEAN,
@@ -24,12 +23,16 @@ from goose.anisotropic.workspace import (
     OWN_FOLLOWED,
     OWN_LENGTH,
     OWN_VOTES,
+    PAIR_KEY,
+    PAIR_PLACE,
     POOL_FOLLOWED,
     POOL_LENGTH,
     POOL_VOTES,
     SOURCE,
-    TOKEN,
-    TWICE_BEFORE,
+    TOKEN_KEY,
+    TOKEN_PLACE,
+    TRIPLE_KEY,
+    TRIPLE_PLACE,
 )
 from goose.jit import jit
 
@@ -82,7 +85,6 @@ def gather_candidates(
     candidates: NDArray[np.int32],
     stamps: NDArray[np.int64],
     end: int,
-    scope: int,
     node: int,
     expansion: int,
 ) -> Evidence:
@@ -131,15 +133,12 @@ def gather_candidates(
         place = -1
     token_row = pair_row = triple_row = -1
     if place < 0 or longest_own < _HELD_MATCH:
-        token_row, pair_row, triple_row = find_rows(
-            tokens,
-            pairs,
-            triples,
-            int(nodes[node, TOKEN]),
-            int(nodes[node, BEFORE]),
-            int(nodes[node, TWICE_BEFORE]),
-            scope,
-        )
+        if is_at(tokens, int(nodes[node, TOKEN_PLACE]), int(nodes[node, TOKEN_KEY])):
+            token_row = int(nodes[node, TOKEN_PLACE])
+        if is_at(pairs, int(nodes[node, PAIR_PLACE]), int(nodes[node, PAIR_KEY])):
+            pair_row = int(nodes[node, PAIR_PLACE])
+        if is_at(triples, int(nodes[node, TRIPLE_PLACE]), int(nodes[node, TRIPLE_KEY])):
+            triple_row = int(nodes[node, TRIPLE_PLACE])
     if place < 0 and longest_pool >= _PLACE_MATCH and row_rests[pool_place] > 0:
         place = pool_place
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from goose.anisotropic.archive import UNSALTED, TextArchive
 from goose.anisotropic.budget import TreeLimits
-from goose.anisotropic.steps import add_rows, build_trees, commit_tokens, learn_paths, move_text
+from goose.anisotropic.harvest import add_rows
+from goose.anisotropic.steps import build_trees, commit_tokens, learn_paths, move_text
 from goose.anisotropic.successors import new_successors
 from goose.anisotropic.weights import Weights
 from goose.anisotropic.workspace import (
@@ -220,6 +221,7 @@ class Drafter:
         add_rows(
             self._memory,
             self._slots,
+            self._work,
             slots,
             positions,
             np.array(harvest.token_ids, dtype=np.int64),
@@ -228,7 +230,6 @@ class Drafter:
             np.array(harvest.top_probs, dtype=np.float32),
             # A row of unknown origin may be anyone's; it is nobody's while there are salts to keep apart.
             0 if origin is not None or self._archive.is_salted else UNSALTED,
-            self._work,
         )
 
     def _open(self, size: int, cache_salt: str | None) -> tuple[int, int]:
@@ -243,9 +244,9 @@ class Drafter:
     def _add_slots(self) -> None:
         count = len(self._slots.starts)
         more = new_requests(2 * count)
-        for old, new in zip(self._slots, more, strict=True):
-            new[:count] = old
-        self._slots, self._free_slots = Requests(*more), list(range(count, 2 * count))
+        for name in Requests._fields:
+            getattr(more, name)[:count] = getattr(self._slots, name)
+        self._slots, self._free_slots = more, list(range(count, 2 * count))
 
 
 def _bounds(parts: Sequence[IntArray]) -> IntArray:

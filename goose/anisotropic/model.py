@@ -68,7 +68,6 @@ def expand(memory: Memory, requests: Requests, work: Workspace, slot: int, node:
             work.num_occurrences,
             requests.starts[slot],
             end,
-            requests.owners[slot],
             requests.scopes[slot],
             node,
             int(work.nodes[int(work.nodes[node, PARENT]), EXPANSION]),
@@ -88,7 +87,6 @@ def expand(memory: Memory, requests: Requests, work: Workspace, slot: int, node:
         work.candidates,
         work.stamps,
         end,
-        requests.scopes[slot],
         node,
         expansion,
     )

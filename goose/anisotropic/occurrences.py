@@ -20,7 +20,9 @@ from goose.anisotropic.workspace import (
     MAX_OWN,
     MAX_POOL,
     NEXT,
+    OWN_CODE,
     PARENT,
+    POOL_CODE,
     TOKEN,
     TWICE_BEFORE,
     Memory,
@@ -142,7 +144,6 @@ def find_below(
     num_occurrences: NDArray[np.int32],
     start: int,
     end: int,
-    owner: int,
     scope: int,
     node: int,
     above: int,
@@ -160,9 +161,7 @@ def find_below(
             count += 1
     if longest < _GOOD_MATCH:
         count = 0
-        mask = own_heads.shape[1] - 1
-        code = ngram_hash(int(token), int(nodes[node, BEFORE]), NO_TOKEN, NO_TOKEN, owner)
-        position = int(own_heads[1, code & mask]) - 1
+        position = int(own_heads[1, int(nodes[node, OWN_CODE])]) - 1
         for _ in range(_MAX_STEPS_BELOW):
             if position < 0:
                 break
@@ -184,9 +183,7 @@ def find_below(
             pool[expansion, count, NEXT] = text_ids[position + 1]
             count += 1
     if count == 0:
-        mask = pool_heads.shape[1] - 1
-        code = ngram_hash(int(token), int(nodes[node, BEFORE]), NO_TOKEN, NO_TOKEN, scope)
-        position = int(pool_heads[0, code & mask]) - 1
+        position = int(pool_heads[0, int(nodes[node, POOL_CODE])]) - 1
         for _ in range(_MAX_POOL_STEPS_BELOW):
             if position < 0:
                 break

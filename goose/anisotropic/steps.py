@@ -1,13 +1,13 @@
-"""What is done for a whole batch in one call: propose, learn from outcomes, commit text, file harvested rows."""
+"""What is done for a whole batch in one call: propose, learn from outcomes, commit text."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.model import expand, learn
+from goose.anisotropic.nodes import add_node, place_anchor
 from goose.anisotropic.recent import note_place
-from goose.anisotropic.successors import learn_row, row_to_buckets
-from goose.anisotropic.texts import NO_TOKEN, NUM_SUCCESSORS, index_position, packed, set_followed
-from goose.anisotropic.tree import add_node, build_tree, place_anchor
+from goose.anisotropic.texts import NO_TOKEN, NUM_SUCCESSORS, index_position, set_followed
+from goose.anisotropic.tree import build_tree
 from goose.anisotropic.workspace import (
     DEPTH,
     ID,
@@ -30,7 +30,7 @@ from goose.anisotropic.workspace import (
 )
 from goose.jit import jit
 
-__all__ = ["add_rows", "build_trees", "commit_tokens", "learn_paths", "move_text"]
+__all__ = ["build_trees", "commit_tokens", "learn_paths", "move_text"]
 
 # How fast a request's trends and its tau follow the last steps.
 _TREND_RATE, _TAU_RATE = 0.06, 0.2
@@ -105,7 +105,8 @@ def _learn_path(
     # Features read them, so they change when the path is done.
     own_trend, top_trend = adapted[slot, OWN_TREND], adapted[slot, TOP_TREND]
     streak = adapted[slot, STREAK]
-    place_anchor(memory.texts.token_ids, nodes, requests.starts[slot], requests.ends[slot])
+    owner, scope = requests.owners[slot], requests.scopes[slot]
+    place_anchor(memory.texts, memory.successors, nodes, requests.starts[slot], requests.ends[slot], owner, scope)
     for node in range(len(chosen)):
         token = chosen[node]
         found = expand(memory, requests, work, slot, node, node)
@@ -124,7 +125,7 @@ def _learn_path(
         streak = streak + 1.0 if longest > 0 and copied == token else 0.0
         learn(memory, requests, work, slot, node, found, token, rate)
         if node + 1 < len(chosen):
-            add_node(nodes, node + 1, node, token, 0)
+            add_node(memory.texts, memory.successors, nodes, node + 1, node, token, 0, owner, scope)
     adapted[slot, OWN_TREND], adapted[slot, TOP_TREND], adapted[slot, STREAK] = own_trend, top_trend, streak
 
 
@@ -161,56 +162,6 @@ def _commit(memory: Memory, requests: Requests, slot: int, token_ids: NDArray[np
         requests.ends[slot] = end + 1
     if len(token_ids) > 0 and requests.ends[slot] >= requests.output_starts[slot]:
         requests.adapted[slot, TAU] += _TAU_RATE * (len(token_ids) - requests.adapted[slot, TAU])
-
-
-@jit
-def add_rows(
-    memory: Memory,
-    requests: Requests,
-    slots: NDArray[np.int64],
-    positions: NDArray[np.int64],
-    token_ids: NDArray[np.int64],
-    previous_ids: NDArray[np.int64],
-    top_ids: NDArray[np.int64],
-    top_probs: NDArray[np.float32],
-    scope_without_request: int,
-    work: Workspace,
-) -> None:
-    """Files harvested rows. `slots` and `positions` are -1 where a row has no request, or was not committed."""
-    texts = memory.texts
-    buckets, old_ids, old_means = work.buckets, work.old_ids, work.old_means
-    for i in range(len(slots)):
-        slot = slots[i]
-        scope = scope_without_request if slot < 0 else requests.scopes[slot]
-        if scope <= 0:
-            continue
-        rest = row_to_buckets(top_ids[i], top_probs[i], buckets)
-        committed, before = False, NO_TOKEN
-        if slot >= 0 and positions[i] >= 0:
-            at = requests.starts[slot] + positions[i]
-            if at <= requests.ends[slot] and texts.token_ids[at] == token_ids[i]:
-                committed = True
-                for rank in range(NUM_SUCCESSORS):
-                    bucket = int(buckets[rank])
-                    texts.rows[at, rank] = packed(top_ids[i, rank], bucket, 0) if bucket > 0 else 0
-                texts.row_rests[at] = rest
-                set_followed(texts, at)
-                if positions[i] >= 2:
-                    before = int(texts.token_ids[at - 2])
-        learn_row(
-            memory.successors,
-            token_ids[i],
-            previous_ids[i],
-            before,
-            scope,
-            top_ids[i],
-            top_probs[i],
-            buckets,
-            rest,
-            committed,
-            old_ids,
-            old_means,
-        )
 
 
 @jit

@@ -18,15 +18,20 @@ from numpy.typing import NDArray
 from goose.anisotropic.features import probability_bucket
 from goose.anisotropic.hashing import extended, seeded
 from goose.anisotropic.texts import MAX_TOKEN, NUM_SUCCESSORS, packed, unpacked_id
-from goose.jit import jit
+from goose.jit import jit, prefetch
 
 __all__ = [
     "FIRST_ENTRY",
     "NUM_ENTRIES",
     "Successors",
-    "find_rows",
+    "is_at",
+    "is_filed",
     "learn_row",
+    "locate_pair",
+    "locate_token",
+    "locate_triple",
     "new_successors",
+    "prefetch_rows",
     "row_count",
     "row_rest",
     "row_to_buckets",
@@ -78,23 +83,50 @@ def _token_place(token: int, scope: int) -> int:
 
 
 @jit
-def find_rows(
-    tokens: NDArray[np.int32], pairs: NDArray[np.int32], triples: NDArray[np.int32], a: int, b: int, c: int, scope: int
-) -> tuple[int, int, int]:
-    """The records of token a, of a behind b, and of a behind b behind c; -1 where there is none."""
-    key = extended(seeded(scope, 0), a, 0)
-    row = _token_place(a, scope)
-    token_row = row if tokens[row, _KEY] == max(key, 1) else -1
-    if b < 0:
-        return token_row, -1, -1
+def locate_token(a: int, scope: int) -> tuple[int, int]:
+    """Row and key of the record of a token; if the row's key is another, there is no such record."""
+    return _token_place(a, scope), max(extended(seeded(scope, 0), a, 0), 1)
+
+
+@jit
+def locate_pair(a: int, b: int, scope: int) -> tuple[int, int]:
+    """That of token a behind b."""
     place = extended(extended(seeded(scope, 1), a, 1), b, 1)
-    key = extended(key, b, 0)
-    row = place & (NUM_PAIR_ROWS - 1)
-    pair_row = row if pairs[row, _KEY] == max(key, 1) else -1
-    if c < 0:
-        return token_row, pair_row, -1
-    row = extended(place, c, 1) & (NUM_TRIPLE_ROWS - 1)
-    return token_row, pair_row, row if triples[row, _KEY] == max(extended(key, c, 0), 1) else -1
+    key = extended(extended(seeded(scope, 0), a, 0), b, 0)
+    return place & (NUM_PAIR_ROWS - 1), max(key, 1)
+
+
+@jit
+def locate_triple(a: int, b: int, c: int, scope: int) -> tuple[int, int]:
+    """That of token a behind b behind c."""
+    place = extended(extended(extended(seeded(scope, 1), a, 1), b, 1), c, 1)
+    key = extended(extended(extended(seeded(scope, 0), a, 0), b, 0), c, 0)
+    return place & (NUM_TRIPLE_ROWS - 1), max(key, 1)
+
+
+@jit
+def is_at(records: NDArray[np.int32], row: int, key: int) -> bool:
+    return bool(row >= 0 and records[row, _KEY] == key)
+
+
+@jit
+def prefetch_rows(successors: Successors, a: int, b: int, scope: int) -> None:
+    """Asks for what `is_filed` and `learn_row` will read."""
+    prefetch(successors.tokens, locate_token(a, scope)[0], 0)
+    if b >= 0:
+        prefetch(successors.pairs, locate_pair(a, b, scope)[0], 0)
+
+
+@jit
+def is_filed(successors: Successors, a: int, b: int, scope: int) -> bool:
+    """Whether there are records of token a and of a behind b (-1: none)."""
+    row, key = locate_token(a, scope)
+    if not is_at(successors.tokens, row, key):
+        return False
+    if b < 0:
+        return True
+    row, key = locate_pair(a, b, scope)
+    return is_at(successors.pairs, row, key)
 
 
 @jit
@@ -142,12 +174,13 @@ def learn_row(
     Rows of committed positions feed the running means and the triples as well. A rejected node's row is a guess about
     text that was not written: it is filed where there is none. `old_ids` and `old_means` [NUM_ENTRIES] are scratch.
     """
-    key = extended(seeded(scope, 0), a, 0)
+    tables = successors
+    row, key = locate_token(a, scope)
     _file(
-        successors.tokens,
-        successors.token_means,
-        _token_place(a, scope),
-        max(key, 1),
+        tables.tokens,
+        tables.token_means,
+        row,
+        key,
         ids,
         probs,
         buckets,
@@ -159,26 +192,14 @@ def learn_row(
     )
     if b < 0:
         return
-    key = extended(key, b, 0)
-    place = extended(extended(seeded(scope, 1), a, 1), b, 1)
+    row, key = locate_pair(a, b, scope)
     _file(
-        successors.pairs,
-        successors.pair_means,
-        place & (NUM_PAIR_ROWS - 1),
-        max(key, 1),
-        ids,
-        probs,
-        buckets,
-        rest,
-        _PAIR_RATE,
-        committed,
-        old_ids,
-        old_means,
+        tables.pairs, tables.pair_means, row, key, ids, probs, buckets, rest, _PAIR_RATE, committed, old_ids, old_means
     )
     if c >= 0 and committed:
-        row = extended(place, c, 1) & (NUM_TRIPLE_ROWS - 1)
-        record = successors.triples[row]
-        record[_KEY], record[_META] = max(extended(key, c, 0), 1), rest
+        row, key = locate_triple(a, b, c, scope)
+        record = tables.triples[row]
+        record[_KEY], record[_META] = key, rest
         _write_row(record, ids, buckets)
 
 

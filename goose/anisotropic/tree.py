@@ -9,56 +9,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.model import expand
-from goose.anisotropic.texts import NO_TOKEN
+from goose.anisotropic.nodes import add_node, place_anchor
 from goose.anisotropic.workspace import (
-    BEFORE,
     DEPTH,
     ID,
     MAX_CANDIDATES,
     MAX_NODES,
     NUM_TALLIES,
-    PARENT,
     PATH_PROB,
     PROB,
     SELECTED,
     SOURCE,
-    SOURCES,
-    TOKEN,
-    TWICE_BEFORE,
     Memory,
     Requests,
     Workspace,
 )
 from goose.jit import jit
 
-__all__ = ["MIN_PATH_PROBABILITY", "add_node", "build_tree", "place_anchor"]
+__all__ = ["MIN_PATH_PROBABILITY", "build_tree"]
 
 # A node less likely than this is not worth verifying, however empty the tree.
 MIN_PATH_PROBABILITY = 0.002
 # Path probabilities are counted by the exponent and first two bits of their floating point number: places of a tally.
 _SHIFT = 50
 _LOWEST_CODE = (1023 << 2) - NUM_TALLIES + 1
-
-
-@jit
-def place_anchor(text_ids: NDArray[np.int32], nodes: NDArray[np.int32], start: int, end: int) -> None:
-    """Node 0: the last token of the text."""
-    nodes[0, TOKEN] = text_ids[end]
-    nodes[0, BEFORE] = text_ids[end - 1] if end - 1 >= start else NO_TOKEN
-    nodes[0, TWICE_BEFORE] = text_ids[end - 2] if end - 2 >= start else NO_TOKEN
-    nodes[0, PARENT] = -1
-    nodes[0, DEPTH] = nodes[0, SOURCES] = nodes[0, SELECTED] = 0
-
-
-@jit
-def add_node(nodes: NDArray[np.int32], node: int, parent: int, token: int, sources: int) -> None:
-    nodes[node, TOKEN] = token
-    nodes[node, BEFORE] = nodes[parent, TOKEN]
-    nodes[node, TWICE_BEFORE] = nodes[parent, BEFORE]
-    nodes[node, PARENT] = parent
-    nodes[node, DEPTH] = nodes[parent, DEPTH] + 1
-    nodes[node, SOURCES] = sources
-    nodes[node, SELECTED] = 0
 
 
 @jit
@@ -79,7 +53,8 @@ def build_tree(
     `stop_ids`, because nothing behind one is ever committed. Returns the number of nodes in the workspace.
     """
     nodes, probs = work.nodes, work.probs
-    place_anchor(memory.texts.token_ids, nodes, requests.starts[slot], requests.ends[slot])
+    owner, scope = requests.owners[slot], requests.scopes[slot]
+    place_anchor(memory.texts, memory.successors, nodes, requests.starts[slot], requests.ends[slot], owner, scope)
     probs[0, PROB] = probs[0, PATH_PROB] = 1.0
     num_nodes, num_selected, expansion = 1, 0, 0
     # No node below the cut can be among the `floor` best: so many above it are known.
@@ -107,7 +82,8 @@ def build_tree(
             token = int(work.candidates[candidate, ID])
             if _contains(stop_ids, token):
                 continue
-            add_node(nodes, num_nodes, node, token, int(work.candidates[candidate, SOURCE]))
+            sources = int(work.candidates[candidate, SOURCE])
+            add_node(memory.texts, memory.successors, nodes, num_nodes, node, token, sources, owner, scope)
             probs[num_nodes, PROB] = work.odds[candidate] / work.odds[MAX_CANDIDATES]
             probs[num_nodes, PATH_PROB] = path_prob
             num_queued = _push(work.queue_probs, work.queue_nodes, num_queued, path_prob, num_nodes)

@@ -40,7 +40,9 @@ NUM_ADAPTED = NUM_SUPPORT_CLASSES + 5
 NUM_RECENT, RECENT_BITS = 1 << 12, 22
 
 # Columns of `Workspace.nodes`; the two tokens before the node's own stand on its path, or in the text (NO_TOKEN: none).
+# Then its places in the index and in the tables, with their keys; -1: none.
 TOKEN, BEFORE, TWICE_BEFORE, PARENT, DEPTH, SOURCES, EXPANSION, SELECTED = range(8)
+OWN_CODE, POOL_CODE, TOKEN_PLACE, TOKEN_KEY, PAIR_PLACE, PAIR_KEY, TRIPLE_PLACE, TRIPLE_KEY = range(8, 16)
 # Columns of `Workspace.probs`: P(node | parent), P(node).
 PROB, PATH_PROB = range(2)
 # Columns of `Workspace.own` and `.pool`: a position whose last token is the node's, how far back the text agrees, and
@@ -99,7 +101,7 @@ class Requests(NamedTuple):
 class Workspace(NamedTuple):
     """Columns are named above."""
 
-    # [MAX_NODES, 8], [MAX_NODES, 2]
+    # [MAX_NODES, 16], [MAX_NODES, 2]
     nodes: NDArray[np.int32]
     probs: NDArray[np.float64]
     # [MAX_TREE_NODES, MAX_OWN, 3], [MAX_TREE_NODES, MAX_POOL, 3]
@@ -149,7 +151,7 @@ def new_requests(num_slots: int) -> Requests:
 def new_workspace() -> Workspace:
     number = np.zeros(1)
     return Workspace(
-        nodes=np.zeros((MAX_NODES, 8), np.int32),
+        nodes=np.zeros((MAX_NODES, 16), np.int32),
         probs=np.zeros((MAX_NODES, 2)),
         own=np.zeros((MAX_TREE_NODES, MAX_OWN, 3), np.int32),
         pool=np.zeros((MAX_TREE_NODES, MAX_POOL, 3), np.int32),

@@ -6,8 +6,8 @@ import pytest
 from goose.anisotropic.drafter import Drafter
 from goose.anisotropic.features import AT_SUPPORT
 from goose.anisotropic.model import expand
+from goose.anisotropic.nodes import place_anchor
 from goose.anisotropic.scoring import candidate_features, none_features
-from goose.anisotropic.tree import place_anchor
 from goose.anisotropic.weights import Weights
 from goose.anisotropic.workspace import DEPTH, MAX_CANDIDATES, SUPPORT_BIAS, TEMPERATURE
 from goose.observation import Harvest, HarvestOrigin, TreeOutcome
@@ -46,14 +46,17 @@ def test_a_logit_is_the_sum_of_the_weights_that_learning_moves(seed: int) -> Non
         observed(drafter, name, rng.integers(0, 12, 60))
     memory, slots, work, slot = drafter._memory, drafter._slots, drafter.workspace, drafter._slot_of["b"]
     adapted = slots.adapted
-    place_anchor(memory.texts.token_ids, work.nodes, slots.starts[slot], slots.ends[slot])
+    start, end, owner, scope = (
+        int(numbers[slot]) for numbers in (slots.starts, slots.ends, slots.owners, slots.scopes)
+    )
+    place_anchor(memory.texts, memory.successors, work.nodes, start, end, owner, scope)
     found = expand(memory, slots, work, slot, 0, 0)
     assert found.num_candidates > 3
     assert int(work.nodes[0, DEPTH]) == 0
     tables = memory.successors.tokens, memory.successors.pairs
     none = sum(memory.weights[weight] for weight in none_features(*tables, adapted, slot, 0, found))
     assert work.logits[MAX_CANDIDATES] == pytest.approx(adapted[slot, TEMPERATURE] * none)
-    num_tokens = slots.ends[slot] + 1 - slots.starts[slot]
+    num_tokens = end + 1 - start
     for candidate in range(found.num_candidates):
         features = candidate_features(
             *tables, adapted, slots.recent, work.candidates, slot, num_tokens, 0, found, candidate

@@ -1,0 +1,77 @@
+"""Files the target's rows that a step has harvested: at their places in the texts, and by the tokens before them."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goose.anisotropic.successors import is_filed, learn_row, prefetch_rows, row_to_buckets
+from goose.anisotropic.texts import NO_TOKEN, NUM_SUCCESSORS, Texts, packed, set_followed
+from goose.anisotropic.workspace import Memory, Requests, Workspace
+from goose.jit import jit
+
+__all__ = ["add_rows"]
+
+# Rows whose records are asked for ahead of time.
+_AHEAD = 6
+
+
+@jit
+def add_rows(
+    memory: Memory,
+    requests: Requests,
+    work: Workspace,
+    slots: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    token_ids: NDArray[np.int64],
+    previous_ids: NDArray[np.int64],
+    top_ids: NDArray[np.int64],
+    top_probs: NDArray[np.float32],
+    scope_without_request: int,
+) -> None:
+    """`slots` and `positions` are -1 where a row has no request, or was not committed; a scope of 0 takes no rows.
+
+    Most rows of a step are of rejected nodes whose tokens have records already: those are passed over.
+    """
+    successors, texts = memory.successors, memory.texts
+    for i in range(len(slots)):
+        ahead = min(i + _AHEAD, len(slots) - 1)
+        prefetch_rows(successors, token_ids[ahead], previous_ids[ahead], max(1, requests.scopes[slots[ahead]]))
+        slot = slots[i]
+        scope = scope_without_request if slot < 0 else requests.scopes[slot]
+        if scope <= 0:
+            continue
+        at = -1
+        if slot >= 0 and positions[i] >= 0:
+            at = requests.starts[slot] + positions[i]
+            if at > requests.ends[slot] or texts.token_ids[at] != token_ids[i]:
+                at = -1
+        if at < 0 and is_filed(successors, token_ids[i], previous_ids[i], scope):
+            continue
+        rest = row_to_buckets(top_ids[i], top_probs[i], work.buckets)
+        before = NO_TOKEN
+        if at >= 0:
+            _set_row(texts, at, top_ids[i], work.buckets, rest)
+            if positions[i] >= 2:
+                before = int(texts.token_ids[at - 2])
+        learn_row(
+            successors,
+            token_ids[i],
+            previous_ids[i],
+            before,
+            scope,
+            top_ids[i],
+            top_probs[i],
+            work.buckets,
+            rest,
+            at >= 0,
+            work.old_ids,
+            work.old_means,
+        )
+
+
+@jit
+def _set_row(texts: Texts, position: int, ids: NDArray[np.int64], buckets: NDArray[np.uint8], rest: int) -> None:
+    for rank in range(NUM_SUCCESSORS):
+        bucket = int(buckets[rank])
+        texts.rows[position, rank] = packed(ids[rank], bucket, 0) if bucket > 0 else 0
+    texts.row_rests[position] = rest
+    set_followed(texts, position)

@@ -1,0 +1,92 @@
+"""Nodes of the tree being built: their paths, and where in the memory their successors are to be looked for.
+
+Those places lie all over a few megabytes. They are asked for when a node is made, so that they are at hand when it is
+expanded. A node that never is costs a few loads that nobody waits for.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from goose.anisotropic.hashing import ngram_hash
+from goose.anisotropic.successors import Successors, locate_pair, locate_token, locate_triple
+from goose.anisotropic.texts import NO_TOKEN, Texts
+from goose.anisotropic.workspace import (
+    BEFORE,
+    DEPTH,
+    OWN_CODE,
+    PAIR_KEY,
+    PAIR_PLACE,
+    PARENT,
+    POOL_CODE,
+    SELECTED,
+    SOURCES,
+    TOKEN,
+    TOKEN_KEY,
+    TOKEN_PLACE,
+    TRIPLE_KEY,
+    TRIPLE_PLACE,
+    TWICE_BEFORE,
+)
+from goose.jit import jit, prefetch
+
+__all__ = ["add_node", "place_anchor"]
+
+
+@jit
+def place_anchor(
+    texts: Texts, successors: Successors, nodes: NDArray[np.int32], start: int, end: int, owner: int, scope: int
+) -> None:
+    """Node 0: the last token of the text."""
+    nodes[0, TOKEN] = texts.token_ids[end]
+    nodes[0, BEFORE] = texts.token_ids[end - 1] if end - 1 >= start else NO_TOKEN
+    nodes[0, TWICE_BEFORE] = texts.token_ids[end - 2] if end - 2 >= start else NO_TOKEN
+    nodes[0, PARENT] = -1
+    nodes[0, DEPTH] = nodes[0, SOURCES] = nodes[0, SELECTED] = 0
+    _locate(texts, successors, nodes, 0, owner, scope)
+
+
+@jit
+def add_node(
+    texts: Texts,
+    successors: Successors,
+    nodes: NDArray[np.int32],
+    node: int,
+    parent: int,
+    token: int,
+    sources: int,
+    owner: int,
+    scope: int,
+) -> None:
+    nodes[node, TOKEN] = token
+    nodes[node, BEFORE] = nodes[parent, TOKEN]
+    nodes[node, TWICE_BEFORE] = nodes[parent, BEFORE]
+    nodes[node, PARENT] = parent
+    nodes[node, DEPTH] = nodes[parent, DEPTH] + 1
+    nodes[node, SOURCES] = sources
+    nodes[node, SELECTED] = 0
+    _locate(texts, successors, nodes, node, owner, scope)
+
+
+@jit
+def _locate(texts: Texts, successors: Successors, nodes: NDArray[np.int32], node: int, owner: int, scope: int) -> None:
+    a, b, c = int(nodes[node, TOKEN]), int(nodes[node, BEFORE]), int(nodes[node, TWICE_BEFORE])
+    place, key = locate_token(a, scope)
+    nodes[node, TOKEN_PLACE], nodes[node, TOKEN_KEY] = place, key
+    prefetch(successors.tokens, place, 0)
+    nodes[node, PAIR_PLACE] = nodes[node, TRIPLE_PLACE] = -1
+    nodes[node, OWN_CODE] = nodes[node, POOL_CODE] = -1
+    if b == NO_TOKEN:
+        return
+    own_code = ngram_hash(a, b, NO_TOKEN, NO_TOKEN, owner) & (texts.own_heads.shape[1] - 1)
+    pool_code = ngram_hash(a, b, NO_TOKEN, NO_TOKEN, scope) & (texts.pool_heads.shape[1] - 1)
+    nodes[node, OWN_CODE], nodes[node, POOL_CODE] = own_code, pool_code
+    prefetch(texts.own_heads, 1, own_code)
+    prefetch(texts.pool_heads, 0, pool_code)
+    place, key = locate_pair(a, b, scope)
+    nodes[node, PAIR_PLACE], nodes[node, PAIR_KEY] = place, key
+    prefetch(successors.pairs, place, 0)
+    if c == NO_TOKEN:
+        return
+    place, key = locate_triple(a, b, c, scope)
+    nodes[node, TRIPLE_PLACE], nodes[node, TRIPLE_KEY] = place, key
+    prefetch(successors.triples, place, 0)
