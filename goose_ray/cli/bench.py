@@ -8,6 +8,7 @@ from typing import Literal
 import click
 
 from goose_ray.cli.bench_cost import cost
+from goose_ray.cli.bench_draft import draft
 from goose_ray.cli.bench_engine import engine
 from goose_ray.cli.options import BUDGET, prompt_options
 from goose_ray.config import EngineConfig, GooseConfig
@@ -21,6 +22,7 @@ def bench() -> None:
 
 
 bench.add_command(cost)
+bench.add_command(draft)
 bench.add_command(engine)
 
 
