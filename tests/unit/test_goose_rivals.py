@@ -136,11 +136,12 @@ def test_prompts_of_others_are_no_outputs() -> None:
 
 def test_of_equal_scores_the_requests_own_text_wins() -> None:
     made = Bench(SuffixPolicy)
-    text = list(range(20, 60))
+    text = list(range(20, 31))
     made.start("before", [1])
-    made.commit("before", text)
+    # Behind the same eight tokens as many as in the request's own text, and no more.
+    made.commit("before", [*text[:8], *range(50, 61)])
     made.start("r", [*text, *text[:8]])
-    assert (made.tree().sources[1:] == CONTEXT).all()
+    assert made.tree().token_ids[1:].tolist() == [*text[8:], *text[:8]]
 
 
 # recycling
@@ -228,11 +229,16 @@ def test_every_node_of_a_level_gets_as_many_children() -> None:
 
 def test_the_sources_are_ranked_together() -> None:
     made = Bench(BalancedPolicy)
-    made.start("r", [1, 2, 3, 9, 1, 2, 3], budget=4)
-    made.learn({3: [9, 8, 7]})
+    made.start("r", [1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3], budget=5)
+    made.learn({3: [7, 8, 6]})
     tree = made.tree(max_depth=1)
-    assert tree.token_ids[1:].tolist() == [9, 8, 7]
-    assert tree.sources[1:].tolist() == [CONTEXT | TRANSITIONS, TRANSITIONS, TRANSITIONS]
+    # 8: half of the occurrences and 0.25; 7: 0.5; 9: half of the occurrences, the older one.
+    assert tree.token_ids[1] == 8
+    assert dict(zip(tree.token_ids[1:].tolist(), tree.sources[1:].tolist(), strict=True)) == {
+        8: CONTEXT | TRANSITIONS,
+        9: CONTEXT,
+        7: TRANSITIONS,
+    }
     assert (np.diff(tree.probs[1:]) < 0).all()
 
 
