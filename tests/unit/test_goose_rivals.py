@@ -229,7 +229,7 @@ def test_every_node_of_a_level_gets_as_many_children() -> None:
 
 def test_the_sources_are_ranked_together() -> None:
     made = Bench(BalancedPolicy)
-    made.start("r", [1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3], budget=5)
+    made.start("r", [1, 2, 3, 9, 1, 2, 3, 8, 1, 2, 3], budget=4)
     made.learn({3: [7, 8, 6]})
     tree = made.tree(max_depth=1)
     # 8: half of the occurrences and 0.25; 7: 0.5; 9: half of the occurrences, the older one.
