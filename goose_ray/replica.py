@@ -67,12 +67,13 @@ class GooseServer:
         try:
             request = await self._to_request(call)
             is_first = True
-            scores = AnswerScores(self._engine.tokenizer)
+            echoed = self._echoed(call, request)
+            scores = AnswerScores(self._engine.tokenizer, offset=len(echoed or ""))
             async with aclosing(self._engine.generate(request)) as outputs:
                 async for output in outputs:
                     if output.finish_reason == "abort":
                         raise GooseRayError("the engine gave this request up; its log says why")
-                    prompt = _prompt_info(call, request, output) if is_first else None
+                    prompt = self._prompt_info(call, request, output, echoed) if is_first else None
                     yield _delta(output, prompt, None if output.logprobs is None else scores.add(output.logprobs))
                     is_first = False
         except InvalidRequestError as error:
@@ -156,6 +157,27 @@ class GooseServer:
             case token_ids:
                 return token_ids
 
+    def _echoed(self, call: GenerateCall, request: GenerationRequest) -> str | None:
+        """The text that the answer begins with: the prompt as it was sent, if it was sent as text."""
+        if not call.echo:
+            return None
+        return call.prompt if isinstance(call.prompt, str) else self._engine.tokenizer.decode(request.prompt_token_ids)
+
+    def _prompt_info(
+        self, call: GenerateCall, request: GenerationRequest, output: RequestOutput, echoed: str | None
+    ) -> PromptInfo:
+        token_ids = request.prompt_token_ids
+        scores = None
+        if output.prompt_logprobs is not None:
+            scores = AnswerScores(self._engine.tokenizer).add_prompt(token_ids[0], output.prompt_logprobs)
+        return PromptInfo(
+            len(token_ids),
+            token_ids if call.return_prompt_token_ids else None,
+            num_cached=output.num_cached_tokens,
+            text=echoed,
+            scores=scores,
+        )
+
     def _make_report(self) -> ReplicaReport:
         return ReplicaReport(
             incarnation=self._incarnation,
@@ -179,13 +201,6 @@ def _cpus_of_this_node() -> int:
     """As Ray counts them, which knows the limits of a container."""
     node_id = ray.get_runtime_context().get_node_id()
     return next(int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["NodeID"] == node_id)
-
-
-def _prompt_info(call: GenerateCall, request: GenerationRequest, output: RequestOutput) -> PromptInfo:
-    token_ids = request.prompt_token_ids
-    return PromptInfo(
-        len(token_ids), token_ids if call.return_prompt_token_ids else None, num_cached=output.num_cached_tokens
-    )
 
 
 def _delta(output: RequestOutput, prompt: PromptInfo | None, scores: tuple[TokenScores, ...] | None) -> Delta:

@@ -154,12 +154,16 @@ class Reply:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     last: RequestOutput | None = None
 
     def add(self, output: RequestOutput) -> None:
         assert self.finish_reason is None, f"{output.request_id} goes on after its end"
         self.text += output.text
         self.token_ids += output.token_ids
+        if output.prompt_logprobs is not None:
+            assert self.last is None, f"{output.request_id} has its prompt scored late or twice"
+            self.prompt_logprobs = output.prompt_logprobs
         if output.logprobs is not None:
             self.logprobs = [*(self.logprobs or ()), *output.logprobs]
         self.finish_reason = output.finish_reason

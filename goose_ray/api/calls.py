@@ -36,6 +36,8 @@ class GenerateCall:
     # lower comes first
     priority: int = 0
     return_prompt_token_ids: bool = False
+    # the answer begins with the prompt's text
+    echo: bool = False
 
     @property
     def prompt_param(self) -> str:
@@ -44,21 +46,12 @@ class GenerateCall:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptInfo:
-    """The prompt as the model saw it. `token_ids` only if they were asked for."""
-
-    num_tokens: int
-    token_ids: tuple[int, ...] | None = None
-    # how many of its tokens were in the prefix cache
-    num_cached: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class ScoredToken:
     """A token by what it stands for: parts of a character too, and the names of special tokens."""
 
     content: bytes
-    logprob: float
+    # None: nothing predicts the first token of a prompt
+    logprob: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +62,19 @@ class TokenScores:
     # likeliest first
     alternatives: tuple[ScoredToken, ...]
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromptInfo:
+    """The prompt as the model saw it. `token_ids` only if they were asked for."""
+
+    num_tokens: int
+    token_ids: tuple[int, ...] | None = None
+    # how many of its tokens were in the prefix cache
+    num_cached: int = 0
+    # what the answer begins with, and its tokens' scores; None if not asked for
+    text: str | None = None
+    scores: tuple[TokenScores, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

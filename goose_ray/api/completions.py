@@ -1,5 +1,6 @@
 """Wire model of `POST /v1/completions`: what it accepts and the calls it becomes, one a prompt and choice."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import field_validator
@@ -20,9 +21,9 @@ class CompletionRequest(SamplingFields):
 
     prompt: tuple[Prompt, ...]
     logprobs: LogprobCount | None = None
+    echo: bool | None = False
 
     # refused unless neutral
-    echo: Annotated[bool | None, only_neutral(False)] = None
     suffix: Annotated[str | None, only_neutral("")] = None
 
     @field_validator("prompt", mode="before")
@@ -36,6 +37,8 @@ class CompletionRequest(SamplingFields):
     def to_calls(self, request_id: str) -> list[GenerateCall]:
         """One call a choice, those of a prompt together. Raises InvalidRequestError naming the field out of range."""
         sampling = self.sampling_params(max_tokens=self.max_tokens, logprobs=self.logprobs)
+        if self.echo:
+            sampling = replace(sampling, prompt_logprobs=self.logprobs)
         if len(self.prompt) * self.num_choices > MAX_SEQUENCES:
             raise InvalidRequestError(
                 f"{len(self.prompt)} prompts with n = {self.num_choices} are more than {MAX_SEQUENCES} choices", "n"
@@ -50,6 +53,7 @@ class CompletionRequest(SamplingFields):
                 cache_salt=self.cache_salt,
                 priority=self.priority or 0,
                 return_prompt_token_ids=bool(self.return_token_ids),
+                echo=bool(self.echo),
             )
             for index, prompt in enumerate(self.prompt)
         ]

@@ -13,7 +13,7 @@ _LEAST = -9999.0
 
 class _Alternative(Reply):
     token: str
-    logprob: float
+    logprob: float | None
     bytes: list[int]
 
     @classmethod
@@ -58,10 +58,7 @@ class CompletionLogprobs(Reply):
             token_logprobs=[_finite(one.token.logprob) for one in scores],
             tokens=[_name(one.token.content) for one in scores],
             # Of tokens with the same name the likeliest stays, but the one that was chosen before all.
-            top_logprobs=[
-                {_name(token.content): _finite(token.logprob) for token in (*reversed(one.alternatives), one.token)}
-                for one in scores
-            ],
+            top_logprobs=[_by_name((*reversed(one.alternatives), one.token)) for one in scores],
         )
 
 
@@ -73,5 +70,11 @@ def _name(content: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
 
 
-def _finite(logprob: float) -> float:
-    return max(logprob, _LEAST)
+def _by_name(tokens: Sequence[ScoredToken]) -> dict[str, float] | None:
+    """None where nothing predicts the token."""
+    found = {_name(token.content): _finite(token.logprob) for token in tokens}
+    return None if None in found.values() else {name: value for name, value in found.items() if value is not None}
+
+
+def _finite(logprob: float | None) -> float | None:
+    return None if logprob is None else max(logprob, _LEAST)

@@ -193,8 +193,10 @@ class CompletionRenderer:
             choices=[
                 CompletionChoice(
                     index=index,
-                    text=answer.text,
-                    logprobs=None if answer.scores is None else CompletionLogprobs.of(answer.scores),
+                    text=(answer.prompt.text or "") + answer.text,
+                    logprobs=None
+                    if answer.scores is None
+                    else CompletionLogprobs.of([*(answer.prompt.scores or ()), *answer.scores]),
                     finish_reason=answer.finish_reason,
                     stop_reason=answer.stop_reason,
                     **optional(
@@ -208,8 +210,17 @@ class CompletionRenderer:
             **optional(goose=GooseStats.of(a.stats for a in answers) if options.goose_stats else None),
         )
 
-    def opening(self, index: int, prompt: PromptInfo) -> None:
-        """Text completions have none."""
+    def opening(self, index: int, prompt: PromptInfo) -> Completion | None:
+        """The prompt, if the answer begins with it."""
+        if prompt.text is None:
+            return None
+        choice = CompletionChoice(
+            index=index,
+            text=prompt.text,
+            logprobs=CompletionLogprobs.of(prompt.scores) if prompt.scores else None,
+            finish_reason=None,
+        )
+        return self._chunk([choice])
 
     def chunk(self, index: int, delta: Delta) -> Completion:
         ids = self._options.token_ids

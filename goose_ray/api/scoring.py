@@ -14,27 +14,31 @@ __all__ = ["AnswerScores"]
 
 
 class AnswerScores:
-    """Over the steps of one answer."""
+    """Over the steps of one answer, whose text begins behind `offset` characters."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, offset: int = 0) -> None:
         self._tokenizer = tokenizer
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
-        self._offset = 0
+        self._offset = offset
 
     def add(self, logprobs: Sequence[TokenLogprobs]) -> tuple[TokenScores, ...]:
         """Of the answer's next tokens."""
         return tuple(self._scores(one) for one in logprobs)
 
+    def add_prompt(self, first_id: int, logprobs: Sequence[TokenLogprobs]) -> tuple[TokenScores, ...]:
+        """Of a prompt's first token, which nothing predicts, and of its others."""
+        return (self._scored(self._token(first_id, None), first_id, ()), *self.add(logprobs))
+
     def _scores(self, one: TokenLogprobs) -> TokenScores:
-        scores = TokenScores(
-            self._token(one.token_id, one.logprob),
-            tuple(self._token(token_id, logprob) for token_id, logprob in one.top),
-            self._offset,
-        )
+        alternatives = tuple(self._token(token_id, logprob) for token_id, logprob in one.top)
+        return self._scored(self._token(one.token_id, one.logprob), one.token_id, alternatives)
+
+    def _scored(self, token: ScoredToken, token_id: int, alternatives: tuple[ScoredToken, ...]) -> TokenScores:
+        scores = TokenScores(token, alternatives, self._offset)
         # A special token has a name, but is no text.
-        if self._tokenizer.decode((one.token_id,)):
-            self._offset += len(self._characters.decode(scores.token.content))
+        if self._tokenizer.decode((token_id,)):
+            self._offset += len(self._characters.decode(token.content))
         return scores
 
-    def _token(self, token_id: int, logprob: float) -> ScoredToken:
+    def _token(self, token_id: int, logprob: float | None) -> ScoredToken:
         return ScoredToken(self._tokenizer.token_bytes(token_id), logprob)

@@ -75,6 +75,7 @@ def build_batch(
                 # A tree's own rows are harvested anyway, the anchor included.
                 harvest_chain=num_computed + num_chain - (tree is not None) > sequence.num_harvested,
                 logit_rules=sequence.logit_rules,
+                scored_ids=sequence.prompt_scores.wanted(sequence.tokens.view(), num_computed, num_chain),
             )
         )
     counts = [step.row_end - step.row_start for step in sequences]

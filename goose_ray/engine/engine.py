@@ -223,6 +223,9 @@ class Engine:
     def _verify(self, schedule: Schedule, batch: StepBatch, result: StepOutput) -> list[Delivery | None]:
         """What of each verified path the stop conditions let through."""
         deliveries: list[Delivery | None] = []
+        for entry, of_prompt in zip(schedule.sequences, result.prompt_logprobs, strict=False):
+            if of_prompt is not None:
+                entry.sequence.prompt_scores.add(of_prompt)
         logprobs = result.logprobs or (None,) * len(result.paths)
         for entry, step, path, of_path in zip(schedule.sequences, batch.sequences, result.paths, logprobs, strict=True):
             if (path is None) != (step.tree is None):
@@ -310,6 +313,7 @@ def _output(sequence: SequenceState, delivery: Delivery) -> RequestOutput:
         finish_reason=delivery.finish_reason,
         stop_reason=delivery.stop_reason,
         logprobs=delivery.logprobs,
+        prompt_logprobs=sequence.prompt_scores.take(),
         stats=sequence.stats(num_withdrawn=delivery.num_withdrawn),
         num_cached_tokens=sequence.num_cached or 0,
     )

@@ -74,7 +74,7 @@ class KVMemory:
 
         The last token is the anchor, whose logits are needed.
         """
-        if self._cache is None:
+        if self._cache is None or not _may_share(sequence):
             return
         sequence.prefix = pin = self._cache.pin(sequence.tokens.view()[:-1], sequence.request.cache_salt)
         if _is_worth_sharing(pin.num_tokens, sequence):
@@ -84,7 +84,7 @@ class KVMemory:
 
     def will_share(self, sequence: SequenceState, other: SequenceState) -> bool:
         """Whether the sequence, attached, could be given most of the rest once `other` has computed its tokens."""
-        if self._cache is None or sequence.request.cache_salt != other.request.cache_salt:
+        if self._cache is None or sequence.request.cache_salt != other.request.cache_salt or not _may_share(sequence):
             return False
         num_common = common_length(sequence.tokens.view()[:-1], other.tokens.view())
         gain = num_common - sequence.num_computed
@@ -162,6 +162,11 @@ class KVMemory:
             raise RuntimeError(
                 f"{self._allocator.num_used} KV slots are used, {own} are some sequence's own and {cached} cached"
             )
+
+
+def _may_share(sequence: SequenceState) -> bool:
+    """Prompt tokens that are to be scored have to be computed."""
+    return sequence.sampling.prompt_logprobs is None
 
 
 def _is_worth_sharing(num_shared: int, sequence: SequenceState) -> bool:

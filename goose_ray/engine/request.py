@@ -66,5 +66,7 @@ class RequestOutput:
     stats: SpeculationStats
     # one a token of `token_ids`; None if they were not asked for
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    # of all prompt tokens but the first; with the first output of a request that asks for them
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     # prompt tokens that were in the prefix cache when the request was admitted
     num_cached_tokens: int

@@ -57,6 +57,8 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     # how many alternatives to report with the log-probability of each token; None: no log-probabilities
     logprobs: int | None = None
+    # the same of each prompt token but the first
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -113,8 +115,10 @@ class SamplingParams:
             raise InvalidRequestError(
                 f"min_tokens must be between 0 and max_tokens ({self.max_tokens}), not {self.min_tokens}", "min_tokens"
             )
-        if self.logprobs is not None and not 0 <= self.logprobs <= MAX_LOGPROBS:
-            raise InvalidRequestError(f"logprobs must be between 0 and {MAX_LOGPROBS}, not {self.logprobs}", "logprobs")
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(self, name)
+            if count is not None and not 0 <= count <= MAX_LOGPROBS:
+                raise InvalidRequestError(f"{name} must be between 0 and {MAX_LOGPROBS}, not {count}", name)
 
     @property
     def greedy(self) -> bool:

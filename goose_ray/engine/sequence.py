@@ -16,6 +16,7 @@ from goose_ray.engine.delivery import OutputStream
 from goose_ray.engine.kv_cache import Region
 from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.prefix_cache import Pin
+from goose_ray.engine.prompt_scores import PromptScores
 from goose_ray.engine.request import GenerationRequest, SourceStats, SpeculationStats
 
 __all__ = ["IntBuffer", "SequenceState", "SequenceStatus"]
@@ -81,6 +82,7 @@ class SequenceState:
         "num_steps",
         "output",
         "prefix",
+        "prompt_scores",
         "rank",
         "region",
         "request",
@@ -109,6 +111,7 @@ class SequenceState:
         # committed tokens, prompt and output
         self.tokens = IntBuffer(request.prompt_token_ids)
         self.num_prompt = len(request.prompt_token_ids)
+        self.prompt_scores = PromptScores(self.num_prompt, request.sampling)
         # slots of the tokens that are computed, in position order
         self.context_slots = IntBuffer()
         # what the prefix cache holds of it; None: nothing is attached

@@ -64,6 +64,9 @@ class SequenceStep:
     harvest_chain: bool
     # None: the logits are left as they are
     logit_rules: LogitRules | None = None
+    # [num_chain] int64: the tokens behind the chain's, whose log-probabilities are wanted there, -1 where none is.
+    # None: nowhere
+    scored_ids: IntArray | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -110,6 +113,8 @@ class StepOutput:
     forward_s: float
     # one entry a sequence, None without a path or where none are asked for; () if nobody asks
     logprobs: tuple[PathLogprobs | None, ...] = ()
+    # likewise, of `scored_ids`
+    prompt_logprobs: tuple[PathLogprobs | None, ...] = ()
 
 
 class ModelRunner(Protocol):

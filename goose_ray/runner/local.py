@@ -81,7 +81,13 @@ class LocalRunner:
             scores = score_rows(batch, self._hidden_states(batch), self._live_head())
             paths = verify_trees(batch, scores)
             logprobs = path_logprobs(scores.kept_logits, scores.kept_index, batch.sequences, paths)
-        return StepOutput(paths=paths, harvest=scores.harvest, logprobs=logprobs, forward_s=time.perf_counter() - start)
+        return StepOutput(
+            paths=paths,
+            harvest=scores.harvest,
+            logprobs=logprobs,
+            prompt_logprobs=scores.prompt_logprobs,
+            forward_s=time.perf_counter() - start,
+        )
 
     def logits(self, batch: StepBatch) -> torch.Tensor:
         """[T, vocab] float32 of one forward that writes its keys and values as `execute` does. For checks."""

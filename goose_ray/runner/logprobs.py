@@ -5,12 +5,22 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from goose.tree import IntArray
+from goose.tree import FloatArray, IntArray
 from goose.verify import VerifiedPath
 from goose_ray.engine.logprobs import PathLogprobs
 from goose_ray.engine.step import SequenceStep
 
-__all__ = ["path_logprobs"]
+__all__ = ["path_logprobs", "token_logprobs"]
+
+
+def token_logprobs(logits: torch.Tensor, tokens: IntArray, num_top: int) -> tuple[FloatArray, IntArray, FloatArray]:
+    """logits [n, vocab], tokens [n] -> their log-probabilities [n], and ids and log-probabilities [n, num_top] of the
+    likeliest.
+    """
+    log_mass = logits.logsumexp(-1, keepdim=True)
+    chosen = logits.gather(1, torch.from_numpy(tokens).to(logits.device)[:, None]) - log_mass
+    best = logits.topk(num_top)
+    return chosen[:, 0].cpu().numpy(), best.indices.cpu().numpy(), (best.values - log_mass).cpu().numpy()
 
 
 def path_logprobs(
@@ -35,11 +45,8 @@ def path_logprobs(
         for place, path, _ in asked
     ]
     tokens = np.concatenate([path.token_ids for _, path, _ in asked])
-    chosen_rows = logits[torch.from_numpy(index[np.concatenate(rows)]).to(logits.device)]
-    log_mass = chosen_rows.logsumexp(-1, keepdim=True)
-    chosen = (chosen_rows.gather(1, torch.from_numpy(tokens).to(logits.device)[:, None]) - log_mass)[:, 0].cpu().numpy()
-    best = chosen_rows.topk(max(count for _, _, count in asked))
-    top_ids, top = best.indices.cpu().numpy(), (best.values - log_mass).cpu().numpy()
+    wanted = logits[torch.from_numpy(index[np.concatenate(rows)]).to(logits.device)]
+    chosen, top_ids, top = token_logprobs(wanted, tokens, max(count for _, _, count in asked))
     found: list[PathLogprobs | None] = [None] * len(sequences)
     start = 0
     for place, path, count in asked:

@@ -12,10 +12,12 @@ import torch
 
 from goose.tree import BoolArray, IntArray
 from goose.verify import VerifiedPath, walk_batch
+from goose_ray.engine.logprobs import PathLogprobs
 from goose_ray.engine.step import HarvestRows, SequenceStep, StepBatch
 from goose_ray.runner.harvest import top_successors
 from goose_ray.runner.noise import noise_keys
 from goose_ray.runner.processing import RuledRow, apply_rules
+from goose_ray.runner.prompt_scoring import PromptScoring
 from goose_ray.runner.sampler import SamplingRows, sample
 
 __all__ = ["RowScores", "score_rows", "verify_trees"]
@@ -35,11 +37,15 @@ class RowScores:
     # [T] int64: row of `kept_logits`, -1 for other rows
     kept_index: IntArray
     harvest: HarvestRows | None
+    # of `SequenceStep.scored_ids`
+    prompt_logprobs: tuple[PathLogprobs | None, ...]
 
 
 def score_rows(batch: StepBatch, hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]) -> RowScores:
     """hidden [T, hidden_size]; `head` maps [n, hidden_size] to [n, vocab] float32 logits."""
     needed, greedy, kept = _rows_by_use(batch)
+    prompts = PromptScoring(batch)
+    needed[prompts.rows] = True
     kept_rows = np.flatnonzero(kept)
     kept_index = np.full(batch.num_rows, -1, dtype=np.int64)
     kept_index[kept_rows] = np.arange(len(kept_rows))
@@ -57,6 +63,7 @@ def score_rows(batch: StepBatch, hidden: torch.Tensor, head: Callable[[torch.Ten
             kept_parts.append(logits)
         elif kept[chunk].any():
             kept_parts.append(logits[_on(logits.device, np.flatnonzero(kept[chunk]))])
+        prompts.score(chunk, logits)
         if batch.harvest_k:
             ids, probs = top_successors(logits, batch.harvest_k)
             top_ids.append(ids)
@@ -68,6 +75,7 @@ def score_rows(batch: StepBatch, hidden: torch.Tensor, head: Callable[[torch.Ten
         harvest=HarvestRows(rows, torch.cat(top_ids).cpu().numpy(), torch.cat(top_probs).cpu().numpy())
         if top_ids
         else None,
+        prompt_logprobs=prompts.result(),
     )
 
 

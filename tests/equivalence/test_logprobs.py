@@ -1,5 +1,6 @@
 """Log-probabilities with drafts are those without, and those of the model's own forward, unprocessed."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -66,12 +67,12 @@ def _assert_close(found: list[TokenLogprobs], expected: list[TokenLogprobs]) -> 
         assert [logprob for _, logprob in one.top] == pytest.approx([lp for _, lp in other.top], abs=_TOLERANCE)
 
 
-def _own(family: str, output: list[int], count: int) -> list[TokenLogprobs]:
+def _own(family: str, output: list[int], count: int, *, prompt: Sequence[int] = _PROMPT) -> list[TokenLogprobs]:
     """Of one plain forward over prompt and output."""
     with torch.inference_mode():
-        logits = tiny_model(family)(input_ids=torch.tensor([[*_PROMPT, *output]])).logits[0]
+        logits = tiny_model(family)(input_ids=torch.tensor([[*prompt, *output]])).logits[0]
     found = []
-    for place, token in enumerate(output, len(_PROMPT) - 1):
+    for place, token in enumerate(output, len(prompt) - 1):
         logprobs = logits[place].log_softmax(-1)
         best = logprobs.topk(count)
         top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
@@ -106,6 +107,41 @@ def test_b11_they_are_neither_zero_nor_shifted(runner: LocalRunner) -> None:
     assert all(one.logprob < 0 for one in logprobs)
     for one in logprobs:
         assert dict(one.top).get(one.token_id, one.logprob) == one.logprob
+
+
+@pytest.mark.parametrize(("policy", "num_slots"), [("autoregressive", 1024), ("goose", 1024), ("anisotropic", 160)])
+def test_prompts_are_scored_once_in_chunks_cached_and_preempted(policy: str, num_slots: int) -> None:
+    draw = torch.Generator().manual_seed(3)
+    prompts = [torch.randint(0, 128, (length,), generator=draw).tolist() for length in (1, 2, 30, 61, 61, 45)]
+    # A beginning that the prefix cache would know.
+    prompts[4][:60] = prompts[3][:60]
+    requests = [
+        GenerationRequest(
+            request_id=str(place),
+            prompt_token_ids=tuple(prompt),
+            sampling=SamplingParams(
+                temperature=0.0, max_tokens=30, logprobs=place % 3, prompt_logprobs=None if place == 2 else place
+            ),
+        )
+        for place, prompt in enumerate(prompts)
+    ]
+    runner = LocalRunner(tiny_model("llama"), model_id="llama", num_slots=num_slots)
+    engine = Engine(
+        runner,
+        Speculator(policy=policy, budget=8, harvest_k=8),
+        FakeTokenizer(),
+        EngineConfig(budget=8, max_batch_rows=24),
+    )
+    for _ in range(2):
+        replies = run(engine, *requests)
+        for place, prompt in enumerate(prompts):
+            found = replies[str(place)].prompt_logprobs
+            if place == 2:
+                assert found is None
+                continue
+            assert found is not None
+            _assert_close(list(found), _own("llama", prompt[1:], place, prompt=prompt[:1]))
+    assert (engine.stats().num_preemptions > 0) == (num_slots < 1024)
 
 
 @pytest.mark.parametrize("policy", _POLICIES)

@@ -110,6 +110,24 @@ def test_completion_logprobs(client: openai.OpenAI) -> None:
     assert all(len(top) in (2, 3) for top in choice.logprobs.top_logprobs or ())
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_scores_the_prompt(client: openai.OpenAI, stream: bool) -> None:
+    prompt = "One, two, three,"
+    request: dict[str, Any] = {"model": MODEL, "temperature": 0, "logprobs": 1, "prompt": prompt}
+    plain = client.completions.create(**request, max_tokens=4).choices[0]
+    for _ in range(2):
+        answer = client.completions.create(**request, max_tokens=4, echo=True, stream=stream)
+        choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
+        assert "".join(choice.text for choice in choices) == prompt + plain.text
+        tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.tokens or ()]
+        values = [value for choice in choices if choice.logprobs for value in choice.logprobs.token_logprobs or ()]
+        assert "".join(tokens) == prompt + plain.text
+        assert plain.logprobs is not None
+        assert values[0] is None
+        assert values[-4:] == pytest.approx(plain.logprobs.token_logprobs, abs=1e-3)
+        assert all(value < 0 for value in values[1:])
+
+
 def test_choices_have_seeds_of_their_own(client: openai.OpenAI) -> None:
     def texts(n: int, seed: int) -> list[str | None]:
         answer = client.chat.completions.create(

@@ -1,7 +1,7 @@
 """Log-probabilities and several choices as clients of the two endpoints see them, whole and streamed."""
 
 import json
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fakes import EOS, FakeTokenizer
@@ -123,6 +123,55 @@ class TestCompletions:
         assert logprobs["top_logprobs"] == [{name: -0.5 - i} for i, name in enumerate(self.NAMES)]
 
 
+class TestEcho:
+    BACKEND = ScriptedBackend(
+        [
+            Delta(
+                text="lo",
+                token_ids=(5,),
+                prompt=PromptInfo(
+                    2,
+                    text="Hel",
+                    scores=(
+                        TokenScores(ScoredToken(b"H", None), (), 0),
+                        TokenScores(ScoredToken(b"el", -2.0), (ScoredToken(b"i", -1.0),), 1),
+                    ),
+                ),
+                scores=(TokenScores(ScoredToken(b"lo", -0.5), (ScoredToken(b"lo", -0.5),), 3),),
+                finish_reason="length",
+                stats=STATS,
+            )
+        ]
+    )
+    LOGPROBS: ClassVar = {
+        "text_offset": [0, 1, 3],
+        "token_logprobs": [None, -2.0, -0.5],
+        "tokens": ["H", "el", "lo"],
+        "top_logprobs": [None, {"i": -1.0, "el": -2.0}, {"lo": -0.5}],
+    }
+
+    def test_whole(self) -> None:
+        answer = post(self.BACKEND, "/v1/completions", {**COMPLETION, "echo": True, "logprobs": 1}).json()
+        assert answer["choices"][0]["text"] == "Hello"
+        assert answer["choices"][0]["logprobs"] == self.LOGPROBS
+        call = self.BACKEND.calls[-1]
+        assert (call.echo, call.sampling.prompt_logprobs) == (True, 1)
+
+    def test_streamed(self) -> None:
+        body = {**COMPLETION, "echo": True, "logprobs": 1, "stream": True}
+        choices = [event["choices"][0] for event in events_of(post(self.BACKEND, "/v1/completions", body))]
+        assert [choice["text"] for choice in choices] == ["Hel", "lo"]
+        for name, values in self.LOGPROBS.items():
+            assert [value for choice in choices for value in choice["logprobs"][name]] == values
+
+    @pytest.mark.parametrize("fields", [{"echo": True}, {"echo": False, "logprobs": 1}, {"logprobs": 1}])
+    def test_prompts_are_scored_only_if_both_are_asked_for(self, fields: dict[str, Any]) -> None:
+        backend = ScriptedBackend()
+        post(backend, "/v1/completions", {**COMPLETION, **fields})
+        assert backend.calls[0].sampling.prompt_logprobs is None
+        assert backend.calls[0].echo == fields.get("echo", False)
+
+
 class TestChoices:
     def test_each_has_a_seed_an_index_and_an_id_of_its_own(self) -> None:
         backend = ScriptedBackend()
@@ -196,6 +245,17 @@ def test_offsets_count_characters_of_the_text_over_steps() -> None:
     assert [one.token.content for one in found] == [b"ab", b"\xc3", b"\xa9", b"x", b"<0>", b"y"]
     assert [one.offset for one in found] == [0, 2, 2, 3, 4, 4]
     assert [one.alternatives for one in found] == [(one.token,) for one in found]
+
+
+def test_a_prompt_is_scored_from_its_first_token_on_which_nothing_predicts() -> None:
+    scores = AnswerScores(FakeTokenizer(["ab"]))
+    first, second = scores.add_prompt(256, [TokenLogprobs(120, -1.0, ((121, -0.5),))])
+    assert (first.token, first.alternatives, first.offset) == (ScoredToken(b"ab", None), (), 0)
+    assert (second.token, second.alternatives, second.offset) == (
+        ScoredToken(b"x", -1.0),
+        (ScoredToken(b"y", -0.5),),
+        2,
+    )
 
 
 def test_what_another_replica_says_again_is_left_out_of_the_scores_too() -> None:

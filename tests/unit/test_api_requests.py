@@ -292,6 +292,6 @@ class TestCompletion:
     def test_a_wrong_prompt_is_named(self, prompt: Any) -> None:
         assert refusal_of_completion(prompt=prompt).param == "prompt"
 
-    @pytest.mark.parametrize("fields", [{"echo": True}, {"suffix": "x"}, {"best_of": 2}])
+    @pytest.mark.parametrize("fields", [{"suffix": "x"}, {"best_of": 2}])
     def test_what_is_not_there_is_refused_by_name(self, fields: dict[str, Any]) -> None:
         assert refusal_of_completion(**fields).param == next(iter(fields))
