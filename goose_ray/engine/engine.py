@@ -167,7 +167,7 @@ class Engine:
         outputs = []
         for sequence in list(self._sequences.values()):
             self._finish(sequence, "abort")
-            outputs.append(_output(sequence, _ABORTED))
+            outputs.append(sequence.report(_ABORTED))
         return outputs
 
     def step(self) -> list[RequestOutput]:
@@ -271,7 +271,7 @@ class Engine:
             if delivery.finish_reason:
                 self._finish(sequence, delivery.finish_reason)
             if delivery.finish_reason or delivery.token_ids or delivery.text:
-                outputs.append(_output(sequence, delivery))
+                outputs.append(sequence.report(delivery))
         return outputs
 
     def _finish(self, sequence: SequenceState, reason: FinishReason) -> None:
@@ -303,17 +303,3 @@ class Engine:
 
 
 _ABORTED = Delivery("", (), "abort", None, 0)
-
-
-def _output(sequence: SequenceState, delivery: Delivery) -> RequestOutput:
-    return RequestOutput(
-        request_id=sequence.request_id,
-        text=delivery.text,
-        token_ids=delivery.token_ids,
-        finish_reason=delivery.finish_reason,
-        stop_reason=delivery.stop_reason,
-        logprobs=delivery.logprobs,
-        prompt_logprobs=sequence.prompt_scores.take(),
-        stats=sequence.stats(num_withdrawn=delivery.num_withdrawn),
-        num_cached_tokens=sequence.num_cached or 0,
-    )

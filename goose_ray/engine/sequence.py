@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike
 from goose.observation import TreeOutcome
 from goose.tree import IntArray, TokenTree
 from goose.verify import VerifiedPath
-from goose_ray.engine.delivery import OutputStream
+from goose_ray.engine.delivery import Delivery, OutputStream
 from goose_ray.engine.kv_cache import Region
 from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.prefix_cache import Pin
 from goose_ray.engine.prompt_scores import PromptScores
-from goose_ray.engine.request import GenerationRequest, SourceStats, SpeculationStats
+from goose_ray.engine.request import GenerationRequest, RequestOutput, SourceStats, SpeculationStats
 
 __all__ = ["IntBuffer", "SequenceState", "SequenceStatus"]
 
@@ -183,6 +183,20 @@ class SequenceState:
             accepted_nodes=path.accepted_nodes[:num_accepted],
             committed_ids=committed_ids,
             bonus_id=int(path.token_ids[num_accepted]),
+        )
+
+    def report(self, delivery: Delivery) -> RequestOutput:
+        """What the client gets of a step. The prompt's scores go with the first one."""
+        return RequestOutput(
+            request_id=self.request_id,
+            text=delivery.text,
+            token_ids=delivery.token_ids,
+            finish_reason=delivery.finish_reason,
+            stop_reason=delivery.stop_reason,
+            logprobs=delivery.logprobs,
+            prompt_logprobs=self.prompt_scores.take(),
+            stats=self.stats(num_withdrawn=delivery.num_withdrawn),
+            num_cached_tokens=self.num_cached or 0,
         )
 
     def stats(self, *, num_withdrawn: int = 0) -> SpeculationStats:
