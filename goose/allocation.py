@@ -33,11 +33,9 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CutTrees:
-    """Trees of the kept nodes, and for each the index of its nodes in the tree that it was cut from."""
+    """Trees of the kept nodes, those that lost none as they were."""
 
     trees: list[TokenTree]
-    # one [num_kept] int64 a tree, ascending
-    kept: list[IntArray]
     tokens: float
     seconds: float
 
@@ -93,26 +91,23 @@ def cut_trees(
     nodes = np.flatnonzero(allocation.kept)
     ends = np.searchsorted(nodes, starts)
     if len(nodes) == len(probs):
-        whole = [np.arange(size) for size in sizes.tolist()]
-        return CutTrees(list(trees), whole, allocation.tokens, allocation.seconds)
+        return CutTrees(list(trees), allocation.tokens, allocation.seconds)
     # Where a kept node stands among the kept ones of its tree.
     places = np.cumsum(allocation.kept) - 1 - np.repeat(ends[:-1], sizes)
     new_parents = places[parents[nodes]]
     new_parents[ends[:-1]] = -1
-    kept = nodes - first[nodes]
     token_ids, depths, sources, node_probs = (
         np.concatenate([getattr(tree, name) for tree in trees])[nodes]
         for name in ("token_ids", "depths", "sources", "probs")
     )
-    cut, kept_of = [], []
+    cut = []
     for tree, low, high in zip(trees, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         part = slice(low, high)
-        kept_of.append(kept[part])
         if high - low == tree.num_nodes:
             cut.append(tree)
         else:
             cut.append(TokenTree(token_ids[part], new_parents[part], depths[part], sources[part], node_probs[part]))
-    return CutTrees(cut, kept_of, allocation.tokens, allocation.seconds)
+    return CutTrees(cut, allocation.tokens, allocation.seconds)
 
 
 def least_worth(step_seconds: FloatArray, num_rows: int, tokens_per_second: float) -> float:

@@ -6,7 +6,7 @@ trees of automatic requests take instead the nodes that give the batch the most 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from goose.anisotropic.weights import Weights
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.sources.registry import SourceSet
-from goose.tree import BoolArray, FloatArray, IntArray, TokenTree
+from goose.tree import FloatArray, IntArray, TokenTree
 
 __all__ = ["AnisotropicConstants", "AnisotropicPolicy"]
 
@@ -39,16 +39,6 @@ class AnisotropicConstants:
 class _Request:
     budget: int
     is_automatic: bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _CutTree:
-    """A tree as it was proposed, the drafter's tree, and the index of each node of the first in the second."""
-
-    tree: TokenTree
-    built: TokenTree
-    # [num_nodes] int64
-    nodes: IntArray
 
 
 class AnisotropicPolicy:
@@ -76,8 +66,6 @@ class AnisotropicPolicy:
         )
         self._nodes, self._time = NodeBudget(), TimeBudget()
         self._requests = RequestStates[_Request](f"policy {self.name!r}")
-        # by request, those of the last proposal
-        self._cut: dict[str, _CutTree] = {}
         self._source_bits = _source_bits(sources)
 
     @property
@@ -108,47 +96,22 @@ class AnisotropicPolicy:
         if step_seconds is not None:
             limits = limits.replaced(is_timed, self._time.limits(len(queries), step_seconds, max_nodes))
         trees = self._drafter.propose(queries, limits, max_nodes, self._source_bits)
-        self._cut.clear()
         if not is_timed.all():
             sizes = np.array([tree.num_nodes for tree in trees], dtype=np.int64)
             self._nodes.observe(limits.of(~is_timed), sizes[~is_timed])
         if step_seconds is not None and is_timed.any():
-            trees = self._worth_their_time(request_ids, trees, is_timed, step_seconds, max_nodes)
+            cut = cut_trees(trees, is_timed, step_seconds, max_nodes)
+            self._time.observe(cut.tokens, cut.seconds)
+            trees = cut.trees
         return trees
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
-        self._drafter.observe([self._as_built(outcome) for outcome in outcomes], harvest)
+        # The drafter learns from what was committed, whatever was cut off before.
+        self._drafter.observe(outcomes, harvest)
 
     def stop_request(self, request_id: str) -> None:
         self._requests.stop(request_id)
-        self._cut.pop(request_id, None)
         self._drafter.stop_request(request_id)
-
-    def _worth_their_time(
-        self,
-        request_ids: Sequence[str],
-        trees: Sequence[TokenTree],
-        is_timed: BoolArray,
-        step_seconds: FloatArray,
-        max_nodes: int,
-    ) -> list[TokenTree]:
-        cut = cut_trees(trees, is_timed, step_seconds, max_nodes)
-        self._time.observe(cut.tokens, cut.seconds)
-        for name, tree, built, nodes in zip(request_ids, cut.trees, trees, cut.kept, strict=True):
-            if tree is not built:
-                self._cut[name] = _CutTree(tree, built, nodes)
-        return cut.trees
-
-    def _as_built(self, outcome: TreeOutcome) -> TreeOutcome:
-        """As if the whole tree had been verified, because what was cut off had been weighed too.
-
-        The target's choice at the last accepted node is known to be the bonus token, whether or not a node for it was
-        built.
-        """
-        cut = self._cut.pop(outcome.request_id, None)
-        if cut is None or cut.tree is not outcome.tree:
-            return outcome
-        return replace(outcome, tree=cut.built, accepted_nodes=cut.nodes[outcome.accepted_nodes])
 
 
 def _source_bits(sources: SourceSet) -> IntArray:
