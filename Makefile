@@ -38,7 +38,7 @@ lint: $(STAMP)
 # Mean acceptance length of every policy, chat-templated.
 bench: $(STAMP)
 	@test -n "$(PROMPTS)" || { echo 'Name prompt files: make bench PROMPTS="gsm8k.jsonl mt_bench.jsonl"' >&2; exit 1; }
-	for policy in autoregressive chain goose; do \
+	for policy in autoregressive chain recycling balanced suffix goose anisotropic; do \
 		$(BIN)/goose bench tau --chat --limit 10 --policy $$policy --prompts $(PROMPTS) || exit 1; done
 
 # The whole of what tests/equivalence/test_embedded_exact.py samples; takes about an hour on two cores.
