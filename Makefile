@@ -46,9 +46,10 @@ exact: $(STAMP)
 	@test -n "$(PROMPTS)" || { echo 'Name prompt files: make exact PROMPTS="gsm8k.jsonl mt_bench.jsonl"' >&2; exit 1; }
 	$(BIN)/goose bench exact --limit 10 --temperature 0.8 --prompts $(PROMPTS)
 
-# Allocator and prefix cache through 100,000 random operations; `make test` makes 3,000.
+# KV memory at length: 100,000 random operations, a prompt of 32768 tokens, 10,000 refused or cancelled requests.
 slots: $(STAMP)
-	GOOSE_CACHE_STEPS=100000 $(BIN)/pytest tests/property/test_engine_prefixes.py
+	GOOSE_CACHE_STEPS=100000 GOOSE_LONG_PROMPT=32768 GOOSE_CHURN=10000 \
+		$(BIN)/pytest tests/property/test_engine_prefixes.py tests/property/test_engine_bounds.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

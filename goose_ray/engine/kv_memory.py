@@ -74,13 +74,15 @@ class KVMemory:
 
         The last token is the anchor, whose logits are needed.
         """
-        if self._cache is None or not _may_share(sequence):
+        if self._cache is None:
             return
-        sequence.prefix = pin = self._cache.pin(sequence.tokens.view()[:-1], sequence.request.cache_salt)
-        if _is_worth_sharing(pin.num_tokens, sequence):
+        pin = self._cache.pin(sequence.tokens.view()[:-1], sequence.request.cache_salt)
+        if _may_share(sequence) and _is_worth_sharing(pin.num_tokens, sequence):
             sequence.context_slots.extend(pin.slots())
         else:
-            sequence.num_doubled = pin.num_tokens
+            self._cache.release(pin)
+            pin = self._cache.pin(sequence.tokens.view()[:0], sequence.request.cache_salt)
+        sequence.prefix = pin
 
     def will_share(self, sequence: SequenceState, other: SequenceState) -> bool:
         """Whether the sequence, attached, could be given most of the rest once `other` has computed its tokens."""
@@ -108,18 +110,24 @@ class KVMemory:
             self._allocator.free(own[: len(known)])
             sequence.context_slots.overwrite(start, known)
 
+    def share_all(self, sequence: SequenceState) -> None:
+        """Frees the slots of tokens that the cache has too, and reads the cache's: room goes before speed."""
+        if sequence.prefix is not None and (count := sequence.num_doubled):
+            self._allocator.free(sequence.context_slots.view()[:count])
+            sequence.context_slots.overwrite(0, sequence.prefix.slots()[:count])
+            sequence.num_doubled = 0
+
     def release(self, sequence: SequenceState) -> None:
         """Publishes the sequence's context and takes it away."""
         self.publish(sequence)
+        self.share_all(sequence)
         num_cached = 0
         if self._cache is not None and sequence.prefix is not None:
             num_cached = sequence.prefix.num_tokens
             self._cache.release(sequence.prefix)
             sequence.prefix = None
-        self._allocator.free(sequence.context_slots.view()[: sequence.num_doubled])
         self._allocator.free(sequence.context_slots.view(num_cached))
         sequence.context_slots.clear()
-        sequence.num_doubled = 0
         if sequence.region is not None:
             self._allocator.close_region(sequence.region)
             sequence.region = None

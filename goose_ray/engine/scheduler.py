@@ -114,6 +114,9 @@ class Scheduler:
     def _make_room(self) -> tuple[SequenceState, ...]:
         preempted: list[SequenceState] = []
         while self._num_claimed() > self._memory.num_available:
+            if doubled := [sequence for sequence in self._running if sequence.num_doubled]:
+                self._memory.share_all(doubled[-1])
+                continue
             sequence = self._running.pop()
             self._release(sequence, SequenceStatus.WAITING)
             insort(self._waiting, sequence, key=_rank)

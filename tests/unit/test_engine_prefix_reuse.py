@@ -117,6 +117,25 @@ def test_salts_share_nothing() -> None:
     assert [cached(engine, one) for one in salted] == [0, 0, 0, 29]
 
 
+def test_a_request_that_needs_the_whole_pool_gets_it_whatever_is_cached() -> None:
+    engine = make_engine(MODEL, ScriptedSpeculator(MODEL, length=0), runner=FakeRunner(MODEL, num_slots=100))
+    run(engine, make_request(prompt=[1, 2, 3, 4, *range(30, 50)], max_tokens=10))
+    # It begins like the first, too little to be shared as long as there is room.
+    request = make_request(prompt=[1, 2, 3, 4, *range(10, 30)], max_tokens=76)
+    engine.add_request(request)
+    engine.step()
+    (sequence,) = engine._sequences.values()
+    assert sequence.num_doubled == 4
+    while engine.has_work:
+        (output,) = engine.step()
+        engine.check_integrity()
+    assert output.finish_reason == "length"
+    assert engine.stats().num_preemptions == 0
+    # The last token needs no slot, but all others do.
+    assert sequence.num_output == 76
+    assert cached(engine, make_request(prompt=sequence.tokens.view().tolist()[:-1], max_tokens=1)) == 98
+
+
 def test_a_full_pool_gives_up_what_was_not_used_for_longest() -> None:
     runner = FakeRunner(MODEL, num_slots=100)
     engine = make_engine(MODEL, ScriptedSpeculator(MODEL, length=0), runner=runner)
