@@ -53,8 +53,7 @@ def record(
     from goose_ray.config import EngineConfig, GooseConfig
 
     prompts = read_prompt_files([*files, *more_files] or [CALIBRATION_PROMPTS], limit=limit)
-    # No prefix cache: a recording has the successors at every position.
-    engine = EngineConfig(policy="autoregressive", budget=1, max_running_requests=concurrency, prefix_cache=False)
+    engine = EngineConfig(policy="autoregressive", budget=1, max_running_requests=concurrency)
     run = RecordingRun(
         parts=load_parts(GooseConfig(model=model, engine=engine)),
         engine=engine,
