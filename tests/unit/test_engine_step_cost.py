@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from engine_helpers import ScriptedSpeculator, make_request, run
+from engine_helpers import ScriptedSpeculator, make_request, plain_reply, run
 from fakes import EOS, FakeRunner, FakeTokenizer, looping_model
 
 from goose.cost import CostModel, StepShape
@@ -119,14 +119,20 @@ def test_the_shape_of_a_step() -> None:
     assert machine.shapes == [StepShape(2 * 6, 2, 0, 0), StepShape(2 * 4, 2, 2 * 3, 2 * 4 * 3)]
 
 
-def test_the_machine_decides_the_size_of_trees() -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_machine_decides_the_size_of_trees_and_nothing_else(count: int) -> None:
     """Automatic budget on two machines: rows for nothing, and rows that each cost a whole step."""
+    requests = [make_request(name, (1, 2, 3 + i), max_tokens=60, ignore_eos=True) for i, name in enumerate("abc")]
     sizes = []
     for seconds in ([1.0] * 65, [1.0 * max(1, rows) for rows in range(65)]):
         machine = Machine(seconds)
         speculator = Speculator(policy="anisotropic", budget=None, harvest_k=4)
         engine = machine.engine(speculator, known(seconds))
-        run(engine, make_request(max_tokens=60, ignore_eos=True))
-        sizes.append(np.mean([record.rows for record in engine.trace.last()[5:]]))
+        replies = run(engine, *requests[:count])
+        for request in requests[:count]:
+            expected = plain_reply(MODEL, request, FakeTokenizer(specials=(EOS,)))
+            assert replies[request.request_id].visible == expected
+        assert engine.stats().num_draft_errors == 0
+        sizes.append(np.mean([record.rows / len(record.sequences) for record in engine.trace.last()[5:]]))
     assert sizes[0] > 4
     assert sizes[1] < 1.5
