@@ -8,7 +8,8 @@ from fakes import FakeTokenizer
 from tiny_models import FAMILIES, VOCAB_SIZE, tiny_model
 
 from goose.speculator import Speculator
-from goose_ray.config import EngineConfig
+from goose_ray.assembly import load_parts, new_engine
+from goose_ray.config import EngineConfig, GooseConfig
 from goose_ray.engine.engine import Engine
 from goose_ray.engine.request import GenerationRequest
 from goose_ray.engine.sampling_params import SamplingParams
@@ -95,3 +96,23 @@ def test_the_next_turn_goes_on_from_computed_replies() -> None:
             )
             for turn, reply in zip(turns, replies, strict=True)
         ]
+
+
+def test_the_embedded_model_says_the_same_of_a_cached_prompt() -> None:
+    parts = load_parts(GooseConfig())
+    texts = ("What is the capital of France?", "Count from one to twenty.", "Translate to German: The lake is cold.")
+    prompts = [parts.tokenizer.apply_chat_template([{"role": "user", "content": text}]) for text in texts]
+    requests = [
+        GenerationRequest(
+            request_id=str(number),
+            prompt_token_ids=tuple(prompt),
+            sampling=SamplingParams(max_tokens=12, temperature=0.8 * (number == 1), seed=number),
+        )
+        for number, prompt in enumerate(prompts)
+    ]
+    expected = _replies(new_engine(parts, EngineConfig(policy="autoregressive", prefix_cache=False)), requests)
+    engine = new_engine(parts, EngineConfig())
+    assert _replies(engine, requests) == expected
+    hits = engine.stats().prefix_cache_hits
+    assert _replies(engine, requests) == expected
+    assert engine.stats().prefix_cache_hits - hits == sum(len(prompt) - 1 for prompt in prompts)
