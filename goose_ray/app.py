@@ -60,4 +60,4 @@ def build_app(args: dict[str, Any]) -> Application:
     ingress = serve.deployment(serve.ingress()(OpenAIIngress)).options(
         ray_actor_options={"num_cpus": 0}, **_INGRESS_LIMITS
     )
-    return ingress.bind(server.bind(config), config.model_name)
+    return ingress.bind(server.bind(config), config)

@@ -90,6 +90,9 @@ class GooseConfig(BaseModel):
     dtype: str = Field(default="auto", description="float32, bfloat16, float16 or auto (float32 on CPU).")
     device: str = Field(default="auto", description="cpu, cuda or auto.")
     engine: EngineConfig = EngineConfig()
+    max_body_bytes: int = Field(
+        default=8 * 2**20, ge=1024, description="Largest HTTP request body; a larger one is answered 413."
+    )
     replicas_per_node: int = Field(
         default=2,
         ge=1,

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import field_validator
+from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from goose_ray.api.calls import ChatPrompt, GenerateCall
@@ -15,6 +15,8 @@ __all__ = ["ChatCompletionRequest", "ChatMessage"]
 
 # "all that the context holds"; the replica, which knows the context, cuts it
 _NO_LIMIT = 2**31 - 1
+# More turns than any context holds.
+_MAX_MESSAGES = 16_384
 
 
 class ChatMessage(WireModel):
@@ -49,7 +51,7 @@ class ChatMessage(WireModel):
 
 
 class ChatCompletionRequest(SamplingFields):
-    messages: list[ChatMessage]
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, max_length=_MAX_MESSAGES)]
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
@@ -63,7 +65,7 @@ class ChatCompletionRequest(SamplingFields):
     tool_choice: Annotated[Any, only_neutral("none", "auto")] = None
     functions: Annotated[list[Any] | None, only_neutral([])] = None
     function_call: Annotated[Any, only_neutral("none", "auto")] = None
-    modalities: Annotated[list[str] | None, only_neutral(["text"])] = None
+    modalities: Annotated[list[Any] | None, only_neutral(["text"])] = None
     audio: Annotated[dict[str, Any] | None, only_neutral()] = None
     reasoning_effort: Annotated[str | None, only_neutral()] = None
     verbosity: Annotated[str | None, only_neutral()] = None

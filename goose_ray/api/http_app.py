@@ -3,14 +3,16 @@
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Sequence
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from goose_ray.api.backend import Backend
+from goose_ray.api.body import read_body
 from goose_ray.api.calls import Delta, GenerateCall
 from goose_ray.api.chat import ChatCompletionRequest
 from goose_ray.api.cluster_views import acceptance_view, health_view, steps_view
@@ -20,7 +22,7 @@ from goose_ray.api.rendering import ChatRenderer, CompletionRenderer, Renderer, 
 from goose_ray.api.responses import ModelList, ModelObject
 from goose_ray.api.sampling_fields import SamplingFields
 from goose_ray.api.streaming import collect, event_stream, merged
-from goose_ray.api.validation import parse_request
+from goose_ray.api.validation import RequestParser, WireModel
 from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
 from goose_ray.telemetry.metrics import METRICS_CONTENT_TYPE, render_metrics
 
@@ -28,42 +30,52 @@ __all__ = ["build_http_app"]
 
 logger = logging.getLogger(__name__)
 
+_Wire = TypeVar("_Wire", bound=WireModel)
+
 _OWNER = "goose-ray"
 # Proxies must pass events on one by one.
 _EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-def build_http_app(backend: Backend, model: str) -> FastAPI:
+def build_http_app(backend: Backend, model: str, *, max_body_bytes: int) -> FastAPI:
     """`model` is the one name that requests may ask for."""
     app = FastAPI(title="Goose", description="OpenAI-compatible API of goose-ray.")
-    routes = _Routes(backend, model)
+    routes = _Routes(backend, model, max_body_bytes)
     app.add_api_route("/v1/chat/completions", routes.chat_completions, methods=["POST"])
     app.add_api_route("/v1/completions", routes.completions, methods=["POST"])
-    app.add_api_route("/v1/models", routes.models, methods=["GET"])
-    app.add_api_route("/v1/models/{name:path}", routes.model, methods=["GET"])
-    app.add_api_route("/v1/goose/acceptance", routes.acceptance, methods=["GET"])
-    app.add_api_route("/v1/goose/steps", routes.steps, methods=["GET"])
-    app.add_api_route("/health", routes.health, methods=["GET"])
-    app.add_api_route("/metrics", routes.metrics, methods=["GET"])
+    for path, endpoint in (
+        ("/v1/models", routes.models),
+        ("/v1/models/{name:path}", routes.model),
+        ("/v1/goose/acceptance", routes.acceptance),
+        ("/v1/goose/steps", routes.steps),
+        ("/health", routes.health),
+        ("/metrics", routes.metrics),
+    ):
+        app.add_api_route(path, endpoint, methods=["GET"])
+        # a route of its own, as an operation of OpenAPI has one method
+        app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)
     app.add_exception_handler(GooseRayError, _ours)
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _unexpected)
     return app
 
 
 class _Routes:
-    def __init__(self, backend: Backend, model: str) -> None:
+    def __init__(self, backend: Backend, model: str, max_body_bytes: int) -> None:
         self._backend = backend
         self._model = model
+        self._max_body_bytes = max_body_bytes
+        self._parser = RequestParser()
 
     async def chat_completions(self, request: Request) -> Response:
-        wire = parse_request(ChatCompletionRequest, request.headers.get("content-type"), await request.body())
+        wire = await self._read(ChatCompletionRequest, request)
         options = self._render_options(wire, f"chatcmpl-{uuid.uuid4().hex}")
         return await self._answer(wire, wire.to_calls(options.response_id), ChatRenderer(options))
 
     async def completions(self, request: Request) -> Response:
-        wire = parse_request(CompletionRequest, request.headers.get("content-type"), await request.body())
+        wire = await self._read(CompletionRequest, request)
         options = self._render_options(wire, f"cmpl-{uuid.uuid4().hex}")
         return await self._answer(wire, wire.to_calls(options.response_id), CompletionRenderer(options))
 
@@ -87,6 +99,10 @@ class _Routes:
     async def metrics(self) -> Response:
         view = (await self._backend.cluster()).view
         return Response(render_metrics(view, self._model), media_type=METRICS_CONTENT_TYPE)
+
+    async def _read(self, model: type[_Wire], request: Request) -> _Wire:
+        body = await read_body(request, self._max_body_bytes)
+        return await self._parser.parse(model, request.headers.get("content-type"), body)
 
     def _render_options(self, wire: SamplingFields, response_id: str) -> RenderOptions:
         self._check_model(wire.model)
@@ -181,6 +197,11 @@ async def _bad_query(request: Request, error: Exception) -> Response:
     details = error.errors()[0]
     param = str(details["loc"][-1])
     return _error_response(to_reply(InvalidRequestError(f"Invalid value for '{param}': {details['msg']}", param)))
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """Nobody reads it: the client left before it had sent its request. The status is nginx's for that in logs."""
+    return Response(status_code=499)
 
 
 async def _http(request: Request, error: Exception) -> Response:

@@ -8,6 +8,7 @@ from ray.serve.handle import DeploymentHandle
 from goose_ray.api.http_app import build_http_app
 from goose_ray.api.serve_backend import ServeBackend
 from goose_ray.api.serve_logging import log_through_serve
+from goose_ray.config import GooseConfig
 
 __all__ = ["OpenAIIngress"]
 
@@ -15,9 +16,9 @@ __all__ = ["OpenAIIngress"]
 class OpenAIIngress:
     """Wrapped by `serve.ingress()`, which asks for the app when the replica starts."""
 
-    def __init__(self, server: DeploymentHandle[Any], model: str) -> None:
+    def __init__(self, server: DeploymentHandle[Any], config: GooseConfig) -> None:
         log_through_serve()
-        self._app = build_http_app(ServeBackend(server), model)
+        self._app = build_http_app(ServeBackend(server), config.model_name, max_body_bytes=config.max_body_bytes)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return self._app

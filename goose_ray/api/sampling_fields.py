@@ -20,6 +20,9 @@ __all__ = ["MAX_SEQUENCES", "GooseOptions", "LogprobCount", "SamplingFields", "S
 
 # Prompts times choices of one request.
 MAX_SEQUENCES = 128
+_MAX_STOP_TOKENS = 4096
+# of 64 bits
+_MAX_ID_DIGITS = 19
 # Where SamplingParams' own bounds do not reach: a seed must fit the 64 bits the random generator is keyed with.
 _MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
 # How many alternatives a token may come with.
@@ -60,7 +63,9 @@ class SamplingFields(WireModel):
     repetition_penalty: float | None = None
     min_tokens: int | None = None
     include_stop_str_in_output: bool | None = False
-    stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = None
+    stop_token_ids: (
+        Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, max_length=_MAX_STOP_TOKENS)] | None
+    ) = None
     ignore_eos: bool | None = False
     return_token_ids: bool | None = False
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
@@ -101,13 +106,15 @@ class SamplingFields(WireModel):
             return tuple(value)
         raise PydanticCustomError("stop_type", "Input should be a string or a list of strings")
 
-    @field_validator("logit_bias")
+    @field_validator("logit_bias", mode="before")
     @classmethod
-    def _token_ids_as_keys(cls, value: dict[str, float] | None) -> dict[str, float] | None:
-        for key in value or ():
+    def _biases_by_token_id(cls, value: Any) -> Any:
+        for key, bias in value.items() if isinstance(value, dict) else ():
             # the spelling that JSON has for an integer, so that no id comes under two keys
-            if not (key.isascii() and key.isdigit() and str(int(key)) == key):
+            if not (key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS and str(int(key)) == key):
                 raise PydanticCustomError("logit_bias_key", 'Keys should be token ids such as "42"')
+            if not isinstance(bias, int | float) or isinstance(bias, bool):
+                raise PydanticCustomError("logit_bias_value", "Biases should be numbers", {"at": key})
         return value
 
     @property

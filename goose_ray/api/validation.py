@@ -3,24 +3,42 @@
 Knows pydantic's errors and OpenAI's wording of them; knows no particular request.
 """
 
+import asyncio
+import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from goose_ray.errors import InvalidRequestError
 
-__all__ = ["WireModel", "only_neutral", "parse_request"]
+__all__ = ["RequestParser", "WireModel", "only_neutral", "parse_request"]
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _SHOWN_CHARS = 60
+# Up to here parsing takes less than a millisecond or two, and a thread would cost more than it saves.
+_INLINE_BYTES = 64 * 1024
 
 
 class WireModel(BaseModel):
-    """Base of everything a client sends: unknown fields and coercions ("0.5" for 0.5) are refused."""
+    """Base of everything a client sends: unknown fields and coercions ("0.5" for 0.5) are refused.
+
+    Pydantic collects every error of a value, which of a large one is millions, at a kilobyte each: lists of wire
+    models are to `fail_fast`, and dicts are checked by validators that stop at the first fault.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_the_first_unknown_field(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            for name in value:
+                if name not in cls.model_fields:
+                    raise PydanticCustomError("unknown_field", "unknown field", {"at": name})
+        return value
 
 
 def only_neutral(*neutral: Any) -> AfterValidator:
@@ -53,9 +71,27 @@ def parse_request(model: type[_Model], content_type: str | None, body: bytes) ->
         raise _from_details(error.errors(include_url=False)[0]) from None
 
 
+class RequestParser:
+    """`parse_request` that lets no event loop wait for a large body. To be shared by all requests of a process."""
+
+    def __init__(self) -> None:
+        # One: parsing holds the interpreter lock most of the time, so a second would only take more memory.
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="goose-parse")
+
+    async def parse(self, model: type[_Model], content_type: str | None, body: bytes) -> _Model:
+        """As `parse_request`."""
+        if len(body) <= _INLINE_BYTES:
+            return parse_request(model, content_type, body)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, parse_request, model, content_type, body
+        )
+
+
 def _from_details(details: ErrorDetails) -> InvalidRequestError:
     describe = _DESCRIPTIONS.get(details["type"], _describe_value)
-    param = _field_path(details["loc"])
+    # where our own validators found it, below the value that they were given
+    inner = details.get("ctx", {}).get("at")
+    param = _field_path(details["loc"] if inner is None else (*details["loc"], inner))
     message, code = describe(param, details)
     return InvalidRequestError(message, param=param, code=code)
 
@@ -65,7 +101,7 @@ def _field_path(location: tuple[int | str, ...]) -> str:
     path = ""
     for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path or "body"
+    return _shortened(path) or "body"
 
 
 def _describe_extra(param: str, details: ErrorDetails) -> tuple[str, str | None]:
@@ -86,15 +122,27 @@ def _describe_unsupported(param: str, details: ErrorDetails) -> tuple[str, str |
 
 
 def _describe_value(param: str, details: ErrorDetails) -> tuple[str, str | None]:
-    shown = repr(details["input"])
-    if len(shown) > _SHOWN_CHARS:
-        shown = shown[: _SHOWN_CHARS - 3] + "..."
-    return f"Invalid value for '{param}': {details['msg']}, not {shown}", "invalid_value"
+    return f"Invalid value for '{param}': {details['msg']}, not {_as_json(details['input'])}", "invalid_value"
+
+
+def _as_json(value: Any) -> str:
+    """As the client wrote it, shortened; of a large value no more is written out than is shown."""
+    shown = ""
+    given = value[:_SHOWN_CHARS] if isinstance(value, str) else value
+    for part in json.JSONEncoder(ensure_ascii=False).iterencode(given):
+        shown += part[:_SHOWN_CHARS]
+        if len(shown) > _SHOWN_CHARS:
+            break
+    return _shortened(shown)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
 
 
 _DESCRIPTIONS: dict[str, Callable[[str, ErrorDetails], tuple[str, str | None]]] = {
-    "extra_forbidden": _describe_extra,
     "json_invalid": _describe_json,
     "missing": _describe_missing,
     "not_supported": _describe_unsupported,
+    "unknown_field": _describe_extra,
 }

@@ -21,7 +21,9 @@ from goose_ray.telemetry.acceptance_state import AcceptanceState
 from goose_ray.telemetry.report import Incarnation, ReplicaReport
 
 MODEL = "tiny"
+MAX_BODY_BYTES = 200_000
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
+JSON = {"content-type": "application/json"}
 STATS = SpeculationStats(
     steps=2, drafted=6, accepted=3, committed=5, by_source={"context": SourceStats(attempted=4, accepted=3)}
 )
@@ -75,7 +77,9 @@ class ScriptedBackend:
 
 
 def client_of(backend: ScriptedBackend) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(build_http_app(backend, MODEL), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(
+        build_http_app(backend, MODEL, max_body_bytes=MAX_BODY_BYTES), raise_app_exceptions=False
+    )
     return httpx.AsyncClient(transport=transport, base_url="http://goose")
 
 
@@ -264,7 +268,57 @@ class TestErrors:
         assert response.json()["error"]["type"] == "invalid_request_error"
 
 
+class TestBody:
+    @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+    def test_a_larger_one_than_the_limit_is_refused(self, path: str) -> None:
+        backend = ScriptedBackend()
+        response = request(backend, "POST", path, content=b"[" * (MAX_BODY_BYTES + 1), headers=JSON)
+        assert response.status_code == 413
+        error = response.json()["error"]
+        assert (error["type"], error["code"]) == ("invalid_request_error", "request_too_large")
+        assert str(MAX_BODY_BYTES) in error["message"]
+
+    def test_one_without_a_length_is_refused_while_it_is_read(self) -> None:
+        """The client would send for ever: it is asked for no more than the limit, and a chunk."""
+        num_chunks = 0
+
+        async def endless() -> AsyncGenerator[bytes]:
+            nonlocal num_chunks
+            while True:
+                num_chunks += 1
+                yield b" " * 10_000
+
+        response = request(ScriptedBackend(), "POST", "/v1/completions", content=endless(), headers=JSON)
+        assert response.status_code == 413
+        assert num_chunks == MAX_BODY_BYTES // 10_000 + 1
+
+    def test_one_of_the_limit_is_read(self) -> None:
+        body = json.dumps(CHAT).encode().ljust(MAX_BODY_BYTES)
+        assert request(ScriptedBackend(), "POST", "/v1/chat/completions", content=body, headers=JSON).is_success
+
+    def test_a_client_that_leaves_before_its_end_is_no_fault(self) -> None:
+        async def scenario() -> int:
+            app = build_http_app(ScriptedBackend(), MODEL, max_body_bytes=MAX_BODY_BYTES)
+            messages = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+            sent: list[Any] = []
+
+            async def receive() -> Any:
+                return next(messages)
+
+            async def send(message: Any) -> None:
+                sent.append(message)
+
+            await app(_post_scope("/v1/chat/completions"), receive, send)
+            return int(sent[0]["status"])
+
+        assert asyncio.run(scenario()) == 499
+
+
 class TestCluster:
+    @pytest.mark.parametrize("path", ["/health", "/v1/models", f"/v1/models/{MODEL}", "/metrics"])
+    def test_what_can_be_got_has_a_head(self, path: str) -> None:
+        assert request(ScriptedBackend(), "HEAD", path).status_code == 200
+
     def test_models(self) -> None:
         listed = request(ScriptedBackend(), "GET", "/v1/models").json()["data"]
         assert [(model["id"], model["max_model_len"], model["created"]) for model in listed] == [(MODEL, 128, 1000)]
@@ -310,7 +364,11 @@ async def _hang_up(app: FastAPI, path: str, body: dict[str, Any]) -> None:
         if "Hé".encode() in message.get("body", b""):
             hang_up.set()
 
-    scope = {
+    await app(_post_scope(path), receive, send)
+
+
+def _post_scope(path: str) -> dict[str, Any]:
+    return {
         "type": "http",
         "method": "POST",
         "path": path,
@@ -324,7 +382,6 @@ async def _hang_up(app: FastAPI, path: str, body: dict[str, Any]) -> None:
         "root_path": "",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
     }
-    await app(scope, receive, send)
 
 
 @pytest.mark.parametrize(
@@ -335,7 +392,9 @@ def test_a_client_that_hangs_up_in_mid_stream_ends_its_calls(path: str, body: di
     async def scenario() -> None:
         backend = ScriptedBackend()
         backend.gate = asyncio.Event()  # never set: without the hang-up the stream would not end
-        hanging_up = _hang_up(build_http_app(backend, MODEL), path, {**body, "stream": True})
+        hanging_up = _hang_up(
+            build_http_app(backend, MODEL, max_body_bytes=MAX_BODY_BYTES), path, {**body, "stream": True}
+        )
         await asyncio.wait_for(hanging_up, timeout=10)
         assert len(backend.closed) == len(backend.calls)
 
