@@ -61,7 +61,7 @@ def plot_tau_by_benchmark(study: Study, wanted: float) -> Figure:
     own = study.at(wanted)
     names = list(own[0].parts["all"].benchmarks)
     width = 0.8 / len(own)
-    figure = Figure(figsize=(max(6.0, 0.5 + 0.28 * len(names) * len(own)), 4.8), layout="constrained")
+    figure = Figure(figsize=(max(7.0, 0.5 + 0.17 * len(names) * len(own)), 5.4), layout="constrained")
     axes = figure.add_subplot()
     for number, one in enumerate(own):
         intervals = [one.parts["all"].benchmarks[name] for name in names]
@@ -93,7 +93,7 @@ def plot_acceptance(study: Study, wanted: float) -> Figure:
             if known.any():
                 depths = np.array(DEPTH_EDGES)[known]
                 axes.plot(depths, (accepted / np.maximum(attempted, 1))[known], marker="o", label=name, color=colour)
-        axes.set(title=one.policy, xlabel="depth", xscale="log", ylim=(0, 1))
+        axes.set(title=one.policy, xlabel="depth", xscale="log", xlim=(0.9, 80), ylim=(0, 1))
         axes.set_xticks([1, 2, 4, 8, 16, 32, 64], ["1", "2", "4", "8", "16", "32", "64"])
         axes.grid(alpha=0.3)
         if axes.lines:
