@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from goose.anisotropic.successors import FIRST_ENTRY, NUM_ENTRIES, is_at
 from goose.anisotropic.texts import NUM_SUCCESSORS
+from goose.anisotropic.usual import NUM_USUAL
 from goose.anisotropic.workspace import (
     AT,
     ID,
@@ -16,6 +17,7 @@ from goose.anisotropic.workspace import (
     IN_TOKEN,
     IN_TOKEN_MEAN,
     IN_TRIPLE,
+    IN_USUAL,
     LENGTH,
     MAX_CANDIDATES,
     NEXT,
@@ -68,6 +70,8 @@ class Evidence(NamedTuple):
     token_row: int
     pair_row: int
     triple_row: int
+    # list of usual tokens
+    usual: int
 
 
 @jit
@@ -78,6 +82,8 @@ def gather_candidates(
     tokens: NDArray[np.int32],
     pairs: NDArray[np.int32],
     triples: NDArray[np.int32],
+    usual_tokens: NDArray[np.int32],
+    usual: int,
     nodes: NDArray[np.int32],
     own: NDArray[np.int32],
     pool: NDArray[np.int32],
@@ -88,7 +94,10 @@ def gather_candidates(
     node: int,
     expansion: int,
 ) -> Evidence:
-    """Fills the candidates of one node: which sources name them, by what matches, and how likely rows find them."""
+    """Fills the candidates of one node: which sources name them, by what matches, and how likely rows find them.
+
+    `usual`: row of `usual_tokens` to ask where the token has no row, -1: none.
+    """
     stamps[_SERIAL] += 1
     stamps[_COUNT] = 0
     num_own, num_pool = int(num_occurrences[expansion, 0]), int(num_occurrences[expansion, 1])
@@ -163,6 +172,16 @@ def gather_candidates(
         _read_record(pairs, pair_row, candidates, stamps, IN_PAIR, IN_PAIR_MEAN)
     if token_row >= 0:
         _read_record(tokens, token_row, candidates, stamps, IN_TOKEN, IN_TOKEN_MEAN)
+    if token_row >= 0 or (place >= 0 and longest_own >= _HELD_MATCH):
+        usual = -1
+    if usual >= 0:
+        for entry in range(NUM_USUAL):
+            successor = int(usual_tokens[usual, entry])
+            if successor == 0:
+                break
+            candidate = _candidate(candidates, stamps, successor >> 10, TRANSITIONS)
+            if candidate >= 0:
+                candidates[candidate, IN_USUAL] = successor >> 5 & 31
     return Evidence(
         int(stamps[_COUNT]),
         longest_own,
@@ -175,6 +194,7 @@ def gather_candidates(
         token_row,
         pair_row,
         triple_row,
+        usual,
     )
 
 
@@ -199,7 +219,7 @@ def _candidate(candidates: NDArray[np.int32], stamps: NDArray[np.int64], token: 
         return -1
     stamps[token & (NUM_STAMPS - 1)] = stamps[_SERIAL] * MAX_CANDIDATES + count
     stamps[_COUNT] = count + 1
-    for column in range(SOURCE, IN_TOKEN_MEAN + 1):
+    for column in range(SOURCE, IN_USUAL + 1):
         candidates[count, column] = 0
     candidates[count, ID] = token
     candidates[count, SOURCE] = source

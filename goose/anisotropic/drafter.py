@@ -76,6 +76,7 @@ class Drafter:
             "token_rows": successors.tokens.nbytes + successors.token_means.nbytes,
             "pair_rows": successors.pairs.nbytes + successors.pair_means.nbytes,
             "triple_rows": successors.triples.nbytes,
+            "usual_tokens": sum(array.nbytes for array in successors.usual),
         }
 
     @property

@@ -16,6 +16,7 @@ learned.
 | TOKEN | tier x probability | in the last row of the last token |
 | MERGED_PAIR | count x context x probability | in the running mean of the pair's rows |
 | MERGED_TOKEN | count x tier x probability | in the running mean of the token's rows |
+| USUAL | depth x probability | in the mean of all rows, asked only where the last token has no row |
 | RECENT | span x 2 | whether the latest occurrence continues so |
 | SEEN | distance x 3 | how long ago the token was last in the text; copied, pooled or neither |
 | SUPPORT | class | own match of 8, 2 or 1 tokens, pooled match, rows alone: adapts to each request as well |
@@ -51,7 +52,7 @@ __all__ = [
 NUM_LENGTHS, NUM_SPANS, NUM_SHARES, NUM_PROBABILITIES = 12, 5, 9, 17
 NUM_CONTEXTS, NUM_TIERS, NUM_COUNTS, NUM_DISTANCES = 5, 3, 4, 7
 NUM_STREAKS, NUM_STREAK_LENGTHS, NUM_TRENDS, NUM_TREND_LENGTHS = 9, 6, 8, 7
-NUM_SUPPORT_CLASSES, NUM_DEPTHS = 5, 16
+NUM_SUPPORT_CLASSES, NUM_DEPTHS, NUM_SHALLOW = 5, 16, 3
 
 # Numbers of the groups of a candidate, as in a row of `Expansions.features`.
 (
@@ -70,8 +71,9 @@ NUM_SUPPORT_CLASSES, NUM_DEPTHS = 5, 16
     SUPPORT,
     STREAK,
     TREND,
-) = range(15)
-NUM_CANDIDATE_GROUPS, NUM_NONE_GROUPS = 15, 5
+    USUAL,
+) = range(16)
+NUM_CANDIDATE_GROUPS, NUM_NONE_GROUPS = 16, 5
 
 _SIZES = (
     NUM_LENGTHS * NUM_SHARES,
@@ -89,6 +91,7 @@ _SIZES = (
     NUM_SUPPORT_CLASSES,
     NUM_STREAKS * NUM_STREAK_LENGTHS,
     NUM_TRENDS * NUM_TRENDS * NUM_TREND_LENGTHS,
+    NUM_SHALLOW * NUM_PROBABILITIES,
     # of "none of the candidates"
     NUM_LENGTHS * NUM_SHARES,
     NUM_PROBABILITIES * 4,
@@ -113,6 +116,7 @@ _SIZES = (
     AT_SUPPORT,
     AT_STREAK,
     AT_TREND,
+    AT_USUAL,
     AT_NONE_OWN,
     AT_NONE_ROW,
     AT_NONE_DEPTH,

@@ -20,6 +20,7 @@ from goose.anisotropic.candidates import Evidence, gather_candidates
 from goose.anisotropic.features import AT_SUPPORT
 from goose.anisotropic.occurrences import find_at_anchor, find_below
 from goose.anisotropic.scoring import candidate_features, none_features, score
+from goose.anisotropic.usual import find_usual
 from goose.anisotropic.workspace import (
     DEPTH,
     EXPANSION,
@@ -80,6 +81,8 @@ def expand(memory: Memory, requests: Requests, work: Workspace, slot: int, node:
         successors.tokens,
         successors.pairs,
         successors.triples,
+        successors.usual.successors,
+        find_usual(successors.usual.scopes, requests.scopes[slot]),
         work.nodes,
         work.own,
         work.pool,

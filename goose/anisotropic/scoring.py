@@ -22,6 +22,7 @@ from goose.anisotropic.workspace import (
     IN_TOKEN,
     IN_TOKEN_MEAN,
     IN_TRIPLE,
+    IN_USUAL,
     MAX_CANDIDATES,
     OWN_FOLLOWED,
     OWN_LENGTH,
@@ -36,7 +37,7 @@ from goose.jit import jit
 __all__ = ["candidate_features", "none_features", "score"]
 
 # Places in a frame.
-_AT_PLACE, _AT_TRIPLE, _AT_PAIR, _AT_PAIR_MEAN, _AT_TOKEN, _AT_TOKEN_MEAN, _AT_STREAK, _AT_TREND = range(8)
+_AT_PLACE, _AT_TRIPLE, _AT_PAIR, _AT_PAIR_MEAN, _AT_TOKEN, _AT_TOKEN_MEAN, _AT_STREAK, _AT_TREND, _AT_USUAL = range(9)
 
 
 @jit
@@ -81,7 +82,7 @@ def _frame(
     slot: int,
     depth: int,
     found: Evidence,
-) -> tuple[int, int, int, int, int, int, int, int]:
+) -> tuple[int, int, int, int, int, int, int, int, int]:
     """The first weight of each group whose place depends on the node alone."""
     span = max(table.span_bucket(found.longest_own), table.span_bucket(found.longest_pool))
     has_triple = found.triple_row >= 0
@@ -99,6 +100,7 @@ def _frame(
         table.AT_MERGED_TOKEN + (token_count * table.NUM_TIERS + tier) * table.NUM_PROBABILITIES,
         table.AT_STREAK + table.streak_bucket(streak) * table.NUM_STREAK_LENGTHS,
         table.AT_TREND + _trends(adapted, slot) * table.NUM_TREND_LENGTHS,
+        table.AT_USUAL + min(depth, table.NUM_SHALLOW - 1) * table.NUM_PROBABILITIES,
     )
 
 
@@ -125,7 +127,7 @@ def score(
 
     frame = _frame(tokens, pairs, adapted, slot, depth, found)
     has_place, has_triple = found.place >= 0, found.triple_row >= 0
-    has_pair, has_token = found.pair_row >= 0, found.token_row >= 0
+    has_pair, has_token, has_usual = found.pair_row >= 0, found.token_row >= 0, found.usual >= 0
     shared = 0.0
     if not has_place:
         shared += weights[frame[_AT_PLACE]]
@@ -135,6 +137,8 @@ def score(
         shared += weights[frame[_AT_PAIR]] + weights[frame[_AT_PAIR_MEAN]]
     if not has_token:
         shared += weights[frame[_AT_TOKEN]] + weights[frame[_AT_TOKEN_MEAN]]
+    if not has_usual:
+        shared += weights[frame[_AT_USUAL]]
     plain = _copied(weights, adapted, slot, 0, 0, 0, 0, 0, 0, False, found, frame[_AT_STREAK], frame[_AT_TREND])
     for candidate in range(found.num_candidates):
         own, pooled = int(candidates[candidate, OWN_LENGTH]), int(candidates[candidate, POOL_LENGTH])
@@ -168,6 +172,8 @@ def score(
         if has_token:
             logit += weights[frame[_AT_TOKEN] + max(1, int(candidates[candidate, IN_TOKEN]))]
             logit += weights[frame[_AT_TOKEN_MEAN] + max(1, int(candidates[candidate, IN_TOKEN_MEAN]))]
+        if has_usual:
+            logit += weights[frame[_AT_USUAL] + max(1, int(candidates[candidate, IN_USUAL]))]
         seen = _distance(recent, slot, int(candidates[candidate, ID]), num_tokens)
         logits[candidate] = temperature * (logit + weights[table.AT_SEEN + seen * 3 + kind])
 
@@ -220,7 +226,7 @@ def candidate_features(
     depth: int,
     found: Evidence,
     candidate: int,
-) -> tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int]:
+) -> tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int, int, int]:
     """The weights whose sum, with the bias of its support class, is the candidate's logit before temperature."""
     frame = _frame(tokens, pairs, adapted, slot, depth, found)
     own, pooled = int(candidates[candidate, OWN_LENGTH]), int(candidates[candidate, POOL_LENGTH])
@@ -248,6 +254,7 @@ def candidate_features(
         frame[_AT_PAIR_MEAN] + _in_row(int(candidates[candidate, IN_PAIR_MEAN]), found.pair_row),
         frame[_AT_TOKEN] + _in_row(int(candidates[candidate, IN_TOKEN]), found.token_row),
         frame[_AT_TOKEN_MEAN] + _in_row(int(candidates[candidate, IN_TOKEN_MEAN]), found.token_row),
+        frame[_AT_USUAL] + _in_row(int(candidates[candidate, IN_USUAL]), found.usual),
         table.AT_SEEN + _distance(recent, slot, int(candidates[candidate, ID]), num_tokens) * 3 + kind,
     )
 

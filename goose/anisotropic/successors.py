@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from goose.anisotropic.features import probability_bucket
 from goose.anisotropic.hashing import extended, seeded
 from goose.anisotropic.texts import MAX_TOKEN, NUM_SUCCESSORS, packed, unpacked_id
+from goose.anisotropic.usual import Usual, learn_usual, new_usual
 from goose.jit import jit, prefetch
 
 __all__ = [
@@ -57,6 +58,8 @@ class Successors(NamedTuple):
     # [num_rows, 16]
     token_means: NDArray[np.float32]
     pair_means: NDArray[np.float32]
+    # where there is no record
+    usual: Usual
 
 
 def new_successors() -> Successors:
@@ -66,6 +69,7 @@ def new_successors() -> Successors:
         triples=_lines(NUM_TRIPLE_ROWS).view(np.int32),
         token_means=_lines(NUM_TOKEN_ROWS),
         pair_means=_lines(NUM_PAIR_ROWS),
+        usual=new_usual(),
     )
 
 
@@ -171,10 +175,13 @@ def learn_row(
 ) -> None:
     """Files the target's row after token `a` behind `b` behind `c` (-1: none).
 
-    Rows of committed positions feed the running means and the triples as well. A rejected node's row is a guess about
-    text that was not written: it is filed where there is none. `old_ids` and `old_means` [NUM_ENTRIES] are scratch.
+    Rows of committed positions feed the running means, the triples and the usual tokens as well. A rejected node's row
+    is a guess about text that was not written: it is filed where there is none. `old_ids` and `old_means`
+    [NUM_ENTRIES] are scratch.
     """
     tables = successors
+    if committed:
+        learn_usual(tables.usual, scope, ids, probs, buckets)
     row, key = locate_token(a, scope)
     _file(
         tables.tokens,

@@ -1,11 +1,13 @@
 """The model's weights, and those it starts with.
 
-`prior.npz` was fitted by `goose.anisotropic.fitting` on 53 recorded greedy replies (up to 256 tokens) of the embedded
-model to prompts of twelve kinds, chat-templated and raw. It is where online learning begins, for any model: what the
-features mean (a long match, an unlikely row entry) carries over, the fine tuning is redone.
+`prior.npz` was fitted by `goose.anisotropic.fitting` on 210 recorded greedy replies (up to 256 tokens) of the embedded
+model to the prompts of `goose_ray/bench/data`, which were written for this project: code, maths, conversations,
+translations, summaries, questions with and without passages, tool calls, sessions; chat-templated, code and maths raw
+as well. It is where online learning begins, for any model: what the features mean (a long match, an unlikely row entry)
+carries over, the fine tuning is redone. None of the public benchmarks that policies are compared on was fitted.
 
-The prompts are of the same public benchmarks (humaneval, gsm8k, mt_bench ...) that policies are compared on, so
-figures of `anisotropic` on those flatter it, also on prompts that were not fitted.
+To fit it again: `goose record` the prompts with `--chat`, and those with a raw prompt without it, then
+`goose.anisotropic.fitting.fit` on all of them (`goose calibrate --from-nothing --held-out 0`).
 """
 
 from dataclasses import dataclass

@@ -49,7 +49,8 @@ PROB, PATH_PROB = range(2)
 # the token behind it.
 AT, LENGTH, NEXT = range(3)
 # Columns of `Workspace.candidates`: the token, bits of its sources; longest match that continues with it, long matches
-# that do, how likely the target found that continuation at the longest; its probability buckets in rows and means.
+# that do, how likely the target found that continuation at the longest; its probability buckets in rows and means, and
+# among the usual tokens.
 (
     ID,
     SOURCE,
@@ -65,7 +66,8 @@ AT, LENGTH, NEXT = range(3)
     IN_PAIR_MEAN,
     IN_TOKEN,
     IN_TOKEN_MEAN,
-) = range(14)
+    IN_USUAL,
+) = range(15)
 # Classes of path probabilities that nodes are counted in.
 NUM_TALLIES = 64
 # Hash places for the tokens of one node's candidates.

@@ -220,7 +220,7 @@ def test_rows_take_the_memory_that_is_promised_whatever_the_vocabulary() -> None
     tables = new_successors()
     tokens = tables.tokens.nbytes + tables.token_means.nbytes
     assert tokens <= 32e6
-    assert sum(table.nbytes for table in tables) - tokens <= 32e6
+    assert sum(table.nbytes for table in (*tables[:-1], *tables.usual)) - tokens <= 32e6
     session = Session()
     before = session.policy.num_bytes
     session.start("r", [151_000, 262_000, 3])

@@ -34,8 +34,10 @@ def observed(drafter: Drafter, name: str, tokens: np.ndarray[tuple[int], np.dtyp
     drafter.observe([TreeOutcome(name, tree, accepted, tokens[half:], int(tokens[-1]))], harvest)
 
 
+@pytest.mark.parametrize("last", [None, 40])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_logit_is_the_sum_of_the_weights_that_learning_moves(seed: int) -> None:
+def test_a_logit_is_the_sum_of_the_weights_that_learning_moves(seed: int, last: int | None) -> None:
+    """`last`: a token that has no row yet stands at the end."""
     rng = np.random.default_rng(seed)
     drafter = Drafter(
         Weights(rng.normal(size=len(Weights.zero().values)), Weights.zero().squares),
@@ -43,7 +45,8 @@ def test_a_logit_is_the_sum_of_the_weights_that_learning_moves(seed: int) -> Non
         learning_rate=0.1,
     )
     for name in ("a", "b"):
-        observed(drafter, name, rng.integers(0, 12, 60))
+        tokens = rng.integers(0, 12, 60)
+        observed(drafter, name, tokens if last is None else np.append(tokens, last))
     memory, slots, work, slot = drafter._memory, drafter._slots, drafter.workspace, drafter._slot_of["b"]
     adapted = slots.adapted
     start, end, owner, scope = (
@@ -52,6 +55,7 @@ def test_a_logit_is_the_sum_of_the_weights_that_learning_moves(seed: int) -> Non
     place_anchor(memory.texts, memory.successors, work.nodes, start, end, owner, scope)
     found = expand(memory, slots, work, slot, 0, 0)
     assert found.num_candidates > 3
+    assert (found.usual >= 0) == (last is not None)
     assert int(work.nodes[0, DEPTH]) == 0
     tables = memory.successors.tokens, memory.successors.pairs
     none = sum(memory.weights[weight] for weight in none_features(*tables, adapted, slot, 0, found))
@@ -61,7 +65,7 @@ def test_a_logit_is_the_sum_of_the_weights_that_learning_moves(seed: int) -> Non
         features = candidate_features(
             *tables, adapted, slots.recent, work.candidates, slot, num_tokens, 0, found, candidate
         )
-        assert len(set(features)) == 15
+        assert len(set(features)) == 16
         support = features[5] - AT_SUPPORT
         logit = sum(memory.weights[weight] for weight in features) + adapted[slot, SUPPORT_BIAS + support]
         assert work.logits[candidate] == pytest.approx(adapted[slot, TEMPERATURE] * logit)
