@@ -31,8 +31,9 @@ _LINEAR = (0.01, 3e-5, 1e-5)
 # Standard deviations, all of logarithms. Of the prior: of all knots together, of each knot for itself, whose neighbours
 # at this many octaves are still alike, and of the linear term's coefficients.
 _PRIOR_COMMON, _PRIOR_KNOT, _OCTAVES, _PRIOR_LINEAR = 0.5, 1.0, 1.5, 1.5
-# Drift in one step: of all together, and of each for itself.
-_DRIFT_COMMON, _DRIFT_OWN = 0.01, 0.002
+# Drift in one step: of all together as a part of the noise (what makes steps uneven makes them slower or faster for a
+# while too), and of each for itself.
+_DRIFT_COMMON, _DRIFT_OWN = 0.2, 0.002
 # A step whose prediction deviates less than this from what is known is known; and no size is hoped to be cheaper than
 # predicted by more deviations than make this.
 _KNOWN = 0.3
@@ -91,7 +92,7 @@ class CostModel:
             self._begin(shape.rows, seconds)
         self.num_observed += 1
         covariance = self._covariance
-        covariance += _DRIFT_COMMON**2
+        covariance += (_DRIFT_COMMON * self._noise) ** 2
         covariance.flat[:: len(covariance) + 1] += _DRIFT_OWN**2
         self._limit_forgetting()
         shares = self._weights(shape) * self._seconds
