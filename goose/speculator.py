@@ -65,6 +65,15 @@ class Speculator:
         self._table = AcceptanceTable(SOURCE_NAMES)
         self._requests = RequestStates[_Request]("the speculator")
 
+    def prepare(self) -> None:
+        """Compiles what any policy needs, so that the first request of one waits for nothing: half a minute the first
+        time on a machine with numba, then a second or two.
+
+        The policies are built for that and dropped again: one that is kept learns from every step, asked for or not.
+        """
+        for build in self._builders.values():
+            build(SourceSet(harvest_k=self._sources.harvest_k, pool_tokens=0))
+
     @property
     def policies(self) -> tuple[str, ...]:
         """Names that `start_request` accepts."""

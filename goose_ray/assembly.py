@@ -40,12 +40,15 @@ class ReplicaParts:
 
 
 def build_engine(config: GooseConfig) -> EngineLoop:
-    """The engine loop of one replica, not started. Fetches and converts the model if need be.
+    """The engine loop of one replica, not started. Fetches and converts the model if need be, and compiles what any
+    policy needs that a request may name.
 
     Raises ConfigError naming the field, ModelLoadError if the model cannot be had or run.
     """
     speculator = _speculator(config.engine)  # first: a wrong name shows before the model is loaded
     parts = load_parts(config)
+    # Else the first request that names a policy would do it in the engine's thread, and all others would wait.
+    speculator.prepare()
     return EngineLoop(
         _engine(parts, speculator, config.engine, time.monotonic), stall_timeout_s=config.engine.stall_timeout_s
     )

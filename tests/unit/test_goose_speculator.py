@@ -7,6 +7,10 @@ import pytest
 
 from goose.errors import RequestStateError, UnknownNameError
 from goose.observation import Harvest, TreeOutcome
+from goose.policies.base import TreePolicy
+from goose.policies.chain import ChainPolicy
+from goose.policies.registry import POLICIES
+from goose.sources.registry import SourceSet
 from goose.speculator import Speculator
 from goose.tree import TokenTree
 from goose.verify import walk
@@ -206,3 +210,19 @@ def test_wrong_options_are_refused() -> None:
     speculator.start_request("r", [1])
     with pytest.raises(ValueError, match="max_nodes must hold an anchor a request: 0 for 1"):
         propose(speculator, "r", max_nodes=0)
+
+
+def test_preparing_builds_every_policy_and_keeps_none() -> None:
+    built = []
+
+    def chain(sources: SourceSet) -> TreePolicy:
+        built.append(sources)
+        return ChainPolicy(sources)
+
+    speculator = Speculator(policy="autoregressive", builders={**POLICIES, "chain": chain})
+    speculator.prepare()
+    assert len(built) == 1
+    speculator.start_request("r", REPEATING, policy="chain")
+    assert len(built) == 2, "what was built to prepare is used"
+    assert built[0] is not built[1]
+    assert propose(speculator, "r")[0].num_nodes > 1
