@@ -17,7 +17,7 @@ def test_an_engine_is_handed_over_with_every_policy_compiled(monkeypatch: pytest
         built.append(sources)
         return AutoregressivePolicy()
 
-    monkeypatch.setitem(POLICIES, "costly", costly)
+    monkeypatch.setattr("goose_ray.assembly.POLICIES", {"goose": POLICIES["goose"], "costly": costly})
     engine = build_engine(GooseConfig(engine=EngineConfig(kv_cache_tokens=64)))
     try:
         assert "costly" in engine.policies

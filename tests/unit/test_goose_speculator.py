@@ -219,7 +219,9 @@ def test_preparing_builds_every_policy_and_keeps_none() -> None:
         built.append(sources)
         return ChainPolicy(sources)
 
-    speculator = Speculator(policy="autoregressive", builders={**POLICIES, "chain": chain})
+    speculator = Speculator(
+        policy="autoregressive", builders={"autoregressive": POLICIES["autoregressive"], "chain": chain}
+    )
     speculator.prepare()
     assert len(built) == 1
     speculator.start_request("r", REPEATING, policy="chain")
