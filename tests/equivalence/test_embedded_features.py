@@ -85,7 +85,7 @@ def test_features_change_nothing_about_exactness(
 def test_greedy_log_probabilities_belong_to_the_greedy_reply(parts: ReplicaParts, plain: _Found) -> None:
     replies: dict[int, tuple[int, ...]] = {}
     reference = TransformersReference(parts.path, dtype=torch.float32, device=torch.device("cpu"))
-    reference.generate([parts.tokenizer.encode(prompt) for prompt in _PROMPTS], _MAX_TOKENS, replies.__setitem__)
+    reference.generate([tuple(parts.tokenizer.encode(prompt)) for prompt in _PROMPTS], _MAX_TOKENS, replies.__setitem__)
     for place in range(len(_PROMPTS)):
         ids, logprobs = plain[f"greedy-logprobs-{place}"]
         assert tuple(ids) == replies[place]

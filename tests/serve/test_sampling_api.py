@@ -116,8 +116,11 @@ def test_echo_scores_the_prompt(client: openai.OpenAI, stream: bool) -> None:
     request: dict[str, Any] = {"model": MODEL, "temperature": 0, "logprobs": 1, "prompt": prompt}
     plain = client.completions.create(**request, max_tokens=4).choices[0]
     for _ in range(2):
-        answer = client.completions.create(**request, max_tokens=4, echo=True, stream=stream)
-        choices = [chunk.choices[0] for chunk in answer] if stream else [answer.choices[0]]
+        echoed: dict[str, Any] = {**request, "max_tokens": 4, "echo": True}
+        if stream:
+            choices = [chunk.choices[0] for chunk in client.completions.create(**echoed, stream=True)]
+        else:
+            choices = client.completions.create(**echoed).choices
         assert "".join(choice.text for choice in choices) == prompt + plain.text
         tokens = [token for choice in choices if choice.logprobs for token in choice.logprobs.tokens or ()]
         values = [value for choice in choices if choice.logprobs for value in choice.logprobs.token_logprobs or ()]
