@@ -69,7 +69,9 @@ def built(offer: Offer, num_nodes: int, *, max_depth: int = 30) -> TokenTree:
     places = {int(node): place for place, node in enumerate(chosen)}
     nodes = work.nodes[chosen]
     tree = TokenTree.from_parents(
-        nodes[:, TOKEN], [-1, *(places[int(parent)] for parent in nodes[1:, PARENT])], probs=work.probs[chosen, PROB]
+        nodes[:, TOKEN].tolist(),
+        [-1, *(places[int(parent)] for parent in nodes[1:, PARENT])],
+        probs=work.probs[chosen, PROB],
     )
     assert tree.depths.tolist() == nodes[:, DEPTH].tolist()
     return tree

@@ -134,7 +134,13 @@ def test_a_snapshot_goes_on_where_it_was_taken() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("seconds", [1.0]), ("seconds", [math.nan] * 21), ("seconds", [-1.0] * 21), ("covariance", [[1.0]]), ("noise", 7.0)],
+    [
+        ("seconds", [1.0]),
+        ("seconds", [math.nan] * 21),
+        ("seconds", [-1.0] * 21),
+        ("covariance", [[1.0]]),
+        ("noise", 7.0),
+    ],
 )
 def test_a_snapshot_that_is_none_is_refused(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):
