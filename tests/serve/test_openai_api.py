@@ -75,6 +75,18 @@ class TestChat:
         assert chunks[-1].usage.prompt_tokens_details is not None
         assert len(token_ids) == whole.usage.completion_tokens == 20
 
+    def test_a_prompt_sent_again_is_cached_for_its_own_salt(self, server: Server) -> None:
+        hits = server.metric("vllm:prefix_cache_hits_total")
+        answers = [
+            server.chat("Name a river.", max_tokens=8, temperature=0, cache_salt=salt, priority=-1)
+            for salt in ("mine", "mine", "yours")
+        ]
+        usages = [answer["usage"] for answer in answers]
+        length = usages[0]["prompt_tokens"]
+        assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages] == [0, length - 1, 0]
+        assert len({answer["choices"][0]["message"]["content"] for answer in answers}) == 1
+        assert server.metric("vllm:prefix_cache_hits_total") == hits + length - 1
+
     def test_goose_stats_add_up(self, server: Server) -> None:
         answer = server.chat("Count from one to ten.", max_tokens=24, return_goose_stats=True)
         goose = answer["goose"]
