@@ -1,5 +1,6 @@
 """What the tests of the engine share: a speculator that knows the answers, requests, runs, the plain output."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -131,7 +132,7 @@ def make_engine(
     *,
     runner: FakeRunner | None = None,
     tokenizer: FakeTokenizer | None = None,
-    clock: Callable[[], float] | None = None,
+    clock: Callable[[], float] = time.monotonic,
     **config: int,
 ) -> Engine:
     """By default everything the model says is drafted, and right."""
@@ -141,7 +142,7 @@ def make_engine(
         speculator or ScriptedSpeculator(model),
         tokenizer or FakeTokenizer(specials=(EOS,)),
         EngineConfig.model_validate(config),
-        **({} if clock is None else {"clock": clock}),
+        clock=clock,
     )
 
 

@@ -23,6 +23,9 @@ class ChatTokenizer:
     def decode(self, token_ids: Sequence[int]) -> str:
         return bytes(token_ids).decode()
 
+    def token_bytes(self, token_id: int) -> bytes:
+        return bytes([token_id])
+
     def apply_chat_template(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
     ) -> list[int]:
