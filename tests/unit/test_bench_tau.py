@@ -17,7 +17,8 @@ from goose_ray.bench.report import tau_json, tau_table
 from goose_ray.bench.tau import BenchmarkTau, Part, TauRun, macro_tau
 from goose_ray.config import EngineConfig
 
-CONFIG = EngineConfig(policy="chain", budget=16)
+BUDGET = 16
+CONFIG = EngineConfig(policy="chain", budget=BUDGET)
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +56,7 @@ def test_counts_add_up_and_the_output_is_that_of_plain_decoding() -> None:
     accepted = sum(source.accepted for source in result.by_source.values())
     assert result.total.tokens == result.total.steps + accepted, "a step commits its accepted tokens and one more"
     assert result.total.tau > 1.5, "the fake model repeats itself"
-    assert 1 < result.nodes_per_step <= CONFIG.budget
+    assert 1 < result.nodes_per_step <= BUDGET
     assert result.exact
     assert (result.natural.requests + result.repetitive.requests, result.num_cut) == (5, 0)
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from tiny_models import tiny_model
 from torch import nn
 
 from goose_ray.runner.linear import PackedLinear, pack_linears
-from tests.tiny_models import tiny_model
 
 
 @pytest.mark.parametrize("bias", [False, True])
