@@ -3,6 +3,8 @@
 Knows no trees' contents and no policy.
 """
 
+import numpy as np
+
 from goose.cost import CostModel, StepShape
 from goose.tree import FloatArray
 from goose_ray.engine.scheduler import Schedule
@@ -12,6 +14,7 @@ __all__ = ["StepCost", "shape_of"]
 
 # Standard deviations by which a size that was not seen for long is taken to be cheaper, so that it is tried again.
 _OPTIMISM = 0.5
+_LEAST_SECONDS = 1e-6
 
 
 class StepCost:
@@ -23,7 +26,9 @@ class StepCost:
     def seconds(self, schedule: Schedule) -> FloatArray | None:
         """[most nodes + 1] float32: predicted duration of the scheduled step with r tree nodes, anchors included.
 
-        Prefill is counted in: r = 0 would be the step without its trees.
+        A node costs what it adds to this step, its prefill included. But prefill takes its time whatever is drafted, so
+        what it takes is left out: the anchors alone have the duration of a step without it. Otherwise a node would seem
+        cheap in a long step, as if its tokens were all that the step is for.
         """
         if self._model is None or not self._model.num_observed:
             return None
@@ -38,12 +43,17 @@ class StepCost:
             context=sum(contexts),
             attended=sum(rows * context for rows, context in zip(others, contexts, strict=True)),
         )
-        return self._model.curve(
+        num_trees, in_context = len(in_trees), sum(in_trees)
+        seconds = self._model.curve(
             fixed,
-            len(in_trees) + schedule.max_draft_nodes,
-            context_per_row=sum(in_trees) / max(1, len(in_trees)),
+            num_trees + schedule.max_draft_nodes,
+            context_per_row=in_context / max(1, num_trees),
             optimism=_OPTIMISM,
         )
+        if fixed.rows and num_trees:
+            alone = self._model.predict(StepShape(num_trees, num_trees, in_context, in_context))
+            seconds = np.maximum(seconds - seconds[num_trees] + np.float32(alone), np.float32(_LEAST_SECONDS))
+        return seconds
 
     def observe(self, batch: StepBatch, seconds: float) -> float | None:
         """Learns what a step took; returns what had been predicted."""

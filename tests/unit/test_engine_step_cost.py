@@ -89,24 +89,27 @@ def test_a_model_that_knows_nothing_yet_learns_from_the_first_step() -> None:
     assert model.predict(StepShape(8, 1, 10, 80)) == pytest.approx(0.1, rel=0.1)
 
 
-def test_the_durations_count_prefill_and_context_in() -> None:
-    seconds = [0.01 * rows for rows in range(65)]
+def test_a_node_costs_what_it_adds_and_prefill_nothing() -> None:
+    """Rows are free up to 16. Beside a prefill of 19 each takes 0.05 s, and the prefill's own time is not theirs."""
+    seconds = [0.1 + 0.05 * max(0, rows - 16) for rows in range(65)]
     model, speculator = known(seconds), Listening(MODEL, length=3, num_right=0)
     machine = Machine(seconds)
     engine = machine.engine(speculator, model)
     engine.add_request(make_request("decoding", (1, 2, 3), max_tokens=40, ignore_eos=True))
     for _ in range(4):
         engine.step()
+    without = speculator.told[-1]
+    assert without is not None
+    assert without[[1, 10]].tolist() == pytest.approx([0.1, 0.1], rel=0.1)
     engine.add_request(make_request("prefilling", tuple(range(1, 21)), max_tokens=40, ignore_eos=True))
     engine.step()
     told = speculator.told[-1]
     assert told is not None
-    # 19 rows of prefill, and the two anchors of what are trees from now on
-    assert told[2] == pytest.approx(0.21, rel=0.1)
-    assert told[10] == pytest.approx(0.29, rel=0.1)
-    assert machine.shapes[-1].rows == 19 + 2 * 4
-    record = engine.trace.last()[-1]
-    assert record.predicted_s == pytest.approx(told[8], rel=0.1)
+    assert told[2] == pytest.approx(0.1, rel=0.1)
+    assert told[10] == pytest.approx(0.5, rel=0.1)
+    # 19 rows of prefill and two trees of four nodes
+    assert machine.shapes[-1].rows == 27
+    assert engine.trace.last()[-1].predicted_s == pytest.approx(seconds[27], rel=0.1)
 
 
 def test_the_shape_of_a_step() -> None:
