@@ -19,6 +19,7 @@ Plain numpy; the target model is whatever answers `draw`.
 """
 
 from goose.calibration import AcceptanceTable
+from goose.cost import CostModel, StepShape
 from goose.errors import GooseError, InvalidSnapshotError, InvalidTreeError, RequestStateError, UnknownNameError
 from goose.forgetting import RecentAcceptance
 from goose.observation import Harvest, TreeOutcome
@@ -31,6 +32,7 @@ from goose.verify import VerifiedPath, walk, walk_batch
 __all__ = [
     "AcceptancePosterior",
     "AcceptanceTable",
+    "CostModel",
     "GooseError",
     "Harvest",
     "InvalidSnapshotError",
@@ -38,6 +40,7 @@ __all__ = [
     "RecentAcceptance",
     "RequestStateError",
     "Speculator",
+    "StepShape",
     "TokenTree",
     "TreeBatch",
     "TreeOutcome",

@@ -57,7 +57,15 @@ class StepShape:
 
 
 class CostModel:
-    """Predicts the seconds of steps of up to `max_rows` rows. Never negative, never NaN."""
+    """Predicts the seconds of steps of up to `max_rows` rows. Never negative, never NaN.
+
+    >>> model = CostModel()
+    >>> for rows, seconds in [(1, 0.04), (8, 0.05), (64, 0.17)]:
+    ...     model.observe(StepShape(rows, sequences=1, context=512, attended=512 * rows), seconds)
+    >>> step = StepShape(rows=0, sequences=1, context=512, attended=0)
+    >>> [round(float(s), 2) for s in model.curve(step, 64, context_per_row=512)[[1, 8, 64]]]
+    [0.04, 0.05, 0.17]
+    """
 
     def __init__(self, *, max_rows: int = 512) -> None:
         if max_rows < 1:

@@ -1,11 +1,13 @@
 """The cost model: plateaus and jumps are learned, drift is followed, a stalled step poisons nothing."""
 
+import doctest
 import json
 import math
 
 import numpy as np
 import pytest
 
+import goose.cost
 from goose.cost import CostModel, StepShape
 
 # A machine on which two rows cost nearly twice as much as one, and eight no more than two.
@@ -53,6 +55,10 @@ def test_the_curve_is_what_is_predicted_of_each_step() -> None:
     curve = model.curve(fixed, 40, context_per_row=200)
     for rows in (0, 3, 17, 40):
         assert curve[rows] == pytest.approx(model.predict(StepShape(30 + rows, 4, 700, 3000 + 200 * rows)), rel=1e-5)
+
+
+def test_the_example_runs() -> None:
+    assert doctest.testmod(goose.cost).failed == 0
 
 
 def test_a_stalled_step_changes_little() -> None:
