@@ -9,13 +9,15 @@ import logging
 import os
 import uuid
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from typing import Any
 
 import ray
 from ray import serve
+from ray.exceptions import ActorDiedError, RayError
 
 from goose_ray.api.backend import ReplicaSteps
+from goose_ray.api.callers import Callers
 from goose_ray.api.calls import ChatPrompt, Delta, Failure, GenerateCall, PromptInfo, TokenScores
 from goose_ray.api.context import fit_to_context
 from goose_ray.api.scoring import AnswerScores
@@ -36,10 +38,16 @@ logger = logging.getLogger(__name__)
 
 _REPORT_TIMEOUT_S = 5.0
 _WATCH_PERIOD_S = 0.5
+_CALLER_PERIOD_S = 1.0
+# where Serve keeps its actors
+_SERVE_NAMESPACE = "serve"
 
 
 class GooseServer:
     """Ready, for Serve, once `__init__` has returned: the model is loaded and has answered a first request."""
+
+    # `__init__` has ended well, so there is something to take down
+    _is_up = False
 
     async def __init__(self, config: GooseConfig) -> None:  # type: ignore[misc]
         log_through_serve()
@@ -49,21 +57,35 @@ class GooseServer:
         self._engine.start()
         self._incarnation = Incarnation(replica_id=serve.get_replica_context().replica_id.unique_id)
         self._report_numbers = itertools.count(1)
+        self._callers = Callers(_CallerLiveness().is_dead, self._end_orphan, period_s=_CALLER_PERIOD_S)
         self._reporter = Reporter(
             self._make_report,
             AggregatorLink(self.aggregator, timeout_s=_REPORT_TIMEOUT_S).observe,
             period_s=config.report_period_s,
         )
-        await self._warm_up()
+        try:
+            await self._warm_up()
+        except BaseException:
+            await asyncio.to_thread(self._engine.stop)
+            raise
         self._reporter.start()
         self._watch = asyncio.create_task(self._leave_when_dead())
+        self._is_up = True
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta | Failure]:
-        """One item a step. Closing it cancels the request before the next step. Our errors come as a `Failure`.
+        """One item a step. Closing it cancels the request before the next step, as does the death of the caller. Our
+        errors come as a `Failure`.
 
         Of a dead engine nothing comes: the call ends with the process. Answered sooner, the request would be tried
         again, and for the last time, while Serve may still choose this replica.
         """
+        watched = nullcontext() if call.caller is None else self._callers.request(call.caller, call.request_id)
+        with watched:
+            async with aclosing(self._generate(call)) as items:
+                async for item in items:
+                    yield item
+
+    async def _generate(self, call: GenerateCall) -> AsyncGenerator[Delta | Failure]:
         try:
             request = await self._to_request(call)
             is_first = True
@@ -103,10 +125,17 @@ class GooseServer:
         self._engine.check_health()
 
     async def __del__(self) -> None:
-        """Serve awaits it when it takes the replica down in peace."""
+        """Serve awaits it when it takes the replica down in peace, also one that never came up."""
+        if not self._is_up:
+            return
         self._watch.cancel()
+        await self._callers.stop()
         await self._reporter.stop()
         await asyncio.to_thread(self._engine.stop)
+
+    def _end_orphan(self, request_id: str) -> None:
+        logger.warning("request %s ends: its caller has died", request_id)
+        self._engine.abort(request_id, "the caller has died")
 
     async def _leave_when_dead(self) -> None:
         """Ends the process once its engine is dead: nothing revives it.
@@ -195,6 +224,24 @@ class GooseServer:
         except EngineDeadError:
             return False
         return True
+
+
+class _CallerLiveness:
+    """Tells which actors have died. One that answers late, or cannot be looked up, has not."""
+
+    def __init__(self) -> None:
+        self._handles: dict[str, Any] = {}
+
+    async def is_dead(self, name: str) -> bool:
+        try:
+            if name not in self._handles:
+                self._handles[name] = await asyncio.to_thread(ray.get_actor, name, _SERVE_NAMESPACE)
+            await self._handles[name].__ray_ready__.remote()
+        except ActorDiedError:
+            return True
+        except (RayError, ValueError) as error:
+            logger.debug("caller %s cannot be asked: %s", name, error)
+        return False
 
 
 def _cpus_of_this_node() -> int:

@@ -38,6 +38,8 @@ class GenerateCall:
     return_prompt_token_ids: bool = False
     # the answer begins with the prompt's text
     echo: bool = False
+    # the actor that reads the answer: its death ends the call; None: nobody looks
+    caller: str | None = None
 
     @property
     def prompt_param(self) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import ray
 from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
@@ -18,7 +19,8 @@ class OpenAIIngress:
 
     def __init__(self, server: DeploymentHandle[Any], config: GooseConfig) -> None:
         log_through_serve()
-        self._app = build_http_app(ServeBackend(server), config.model_name, max_body_bytes=config.max_body_bytes)
+        backend = ServeBackend(server, caller=ray.get_runtime_context().get_actor_name())
+        self._app = build_http_app(backend, config.model_name, max_body_bytes=config.max_body_bytes)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return self._app

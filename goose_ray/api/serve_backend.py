@@ -6,6 +6,7 @@ The only part of the HTTP side that knows Ray.
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from ray.exceptions import RayActorError, RayError, RayTaskError
@@ -37,15 +38,19 @@ class _ReplicaLostError(EngineDeadError):
 
 
 class ServeBackend:
-    """`handle` is that of the deployment whose replicas are `goose_ray.replica.GooseServer`."""
+    """`handle` is that of the deployment whose replicas are `goose_ray.replica.GooseServer`, `caller` the name of the
+    actor that this is part of: replicas end its calls when it dies.
+    """
 
-    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+    def __init__(self, handle: DeploymentHandle[Any], *, caller: str | None = None) -> None:
         self._handle = handle
+        self._caller = caller
         self._generate = handle.options(method_name="generate", stream=True)
         self._remembers = True
         self._aggregator = AggregatorLink(self._find_aggregator, timeout_s=_CONTROL_TIMEOUT_S)
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
+        call = replace(call, caller=self._caller)
         delivery = Delivery()
         for attempt in range(1, _ATTEMPTS + 1):
             delivery.start_run()

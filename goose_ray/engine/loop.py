@@ -18,7 +18,7 @@ from goose_ray.engine.stats import EngineStats
 from goose_ray.engine.step import ModelSpec
 from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.engine.trace import StepRecord
-from goose_ray.errors import EngineDeadError
+from goose_ray.errors import EngineDeadError, GooseRayError
 
 __all__ = ["EngineLoop"]
 
@@ -73,6 +73,8 @@ class EngineLoop:
         # Guards the inbox and the two flags.
         self._wake = threading.Condition()
         self._inbox: deque[tuple[str, _Stream]] = deque()
+        # request ids with the reasons
+        self._aborts: deque[tuple[str, str]] = deque()
         self._accepting = False
         self._stopping = False
         # The engine thread's own: a request id belongs to the stream that the engine accepted it from.
@@ -141,6 +143,12 @@ class EngineLoop:
             if not stream.ended:
                 self._post("cancel", stream)
 
+    def abort(self, request_id: str, reason: str) -> None:
+        """Ends a request from outside: its iterator raises GooseRayError with the reason. Nothing if there is none."""
+        with self._wake:
+            self._aborts.append((request_id, reason))
+            self._wake.notify()
+
     def stats(self) -> EngineStats:
         """As of the last step or cancellation."""
         return self._stats
@@ -186,14 +194,17 @@ class EngineLoop:
     def _empty_inbox(self) -> bool:
         """Waits while there is nothing to do. False once the loop is to stop."""
         with self._wake:
-            self._wake.wait_for(lambda: self._inbox or self._stopping or self._engine.has_work)
-            changed = bool(self._inbox)
+            self._wake.wait_for(lambda: self._inbox or self._aborts or self._stopping or self._engine.has_work)
+            changed = bool(self._inbox or self._aborts)
         while command := self._next_command():
             verb, stream = command
             if verb == "add":
                 self._add(stream)
             else:
                 self._cancel(stream)
+        # Behind the inbox, where the request itself may have been.
+        while self._aborts:
+            self._abort(*self._aborts.popleft())
         if changed:
             self._publish()
         return self._accepting
@@ -221,6 +232,11 @@ class EngineLoop:
         if self._streams.get(request_id) is stream:
             del self._streams[request_id]
             self._engine.cancel(request_id)
+
+    def _abort(self, request_id: str, reason: str) -> None:
+        if stream := self._streams.get(request_id):
+            self._cancel(stream)
+            _send(stream.event_loop, [(stream, GooseRayError(reason))])
 
     def _step(self) -> None:
         self._step_started_s = self._clock()

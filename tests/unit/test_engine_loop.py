@@ -10,7 +10,7 @@ from engine_loops import MODEL, PATIENCE_S, Gate, collect, expected, first_of, r
 
 from goose.speculator import Speculator
 from goose_ray.engine.loop import EngineLoop
-from goose_ray.errors import InvalidRequestError, OverloadedError
+from goose_ray.errors import GooseRayError, InvalidRequestError, OverloadedError
 
 
 def test_concurrent_requests_each_get_their_own_reply() -> None:
@@ -174,3 +174,27 @@ def test_an_event_loop_that_is_gone_cancels_its_requests() -> None:
         assert reply.finish_reason == "length"
         assert loop.stats().finished_by_reason == {"length": 1, "abort": 1}
         assert gate.steps[-1] == ["next"]
+
+
+def test_a_request_ended_from_outside_is_out_before_the_next_step_and_its_caller_is_told() -> None:
+    gate = Gate()
+
+    async def main(loop: EngineLoop) -> None:
+        stays = asyncio.ensure_future(collect(loop.generate(make_request("stays", (4, 5), max_tokens=20))))
+        ended = loop.generate(make_request("ended", max_tokens=200))
+        await gate.pass_until(first_of(ended))
+        loop.abort("ended", "nobody reads it")
+        loop.abort("unknown", "nobody reads it")
+        assert "ended" in gate.steps[-1]
+        num_steps = len(gate.steps)
+        gate.open()
+        with pytest.raises(GooseRayError, match="nobody reads it"):
+            async for _ in ended:
+                pass
+        assert (await stays).visible == expected(make_request("stays", (4, 5), max_tokens=20))
+        assert not any("ended" in step for step in gate.steps[num_steps:])
+
+    with running(slow_engine(gate), gate) as loop:
+        run_here(main(loop))
+        assert loop.stats().finished_by_reason == {"abort": 1, "length": 1}
+        assert loop.stats().kv_slots_used == 0
