@@ -22,6 +22,7 @@ from ray.serve import Application
 from ray.serve.config import DeploymentActorConfig
 
 from goose_ray.api.ingress import OpenAIIngress
+from goose_ray.assembly import check_model_fits
 from goose_ray.config import GooseConfig
 from goose_ray.replica import GooseServer
 from goose_ray.telemetry.acceptance_aggregator import AGGREGATOR_NAME, AcceptanceAggregator
@@ -48,8 +49,11 @@ _SERVER_LIMITS: dict[str, Any] = {
 
 
 def build_app(args: dict[str, Any]) -> Application:
-    """`args` are the fields of `goose_ray.config.GooseConfig`. Raises ConfigError naming the field that is wrong."""
+    """`args` are the fields of `goose_ray.config.GooseConfig`. Raises ConfigError naming the field that is wrong,
+    where that can be known before a replica loads the model.
+    """
     config = GooseConfig.from_args(args)
+    check_model_fits(config)
     aggregator = DeploymentActorConfig(
         name=AGGREGATOR_NAME,
         actor_class=ray.remote(AcceptanceAggregator),

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from transformers import AutoConfig
 
 from goose.cost import CostModel
 from goose.errors import InvalidSnapshotError, UnknownNameError
@@ -21,11 +22,20 @@ from goose_ray.engine.step import ModelRunner
 from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.engine.warm_up import measure_cost
 from goose_ray.errors import ConfigError
-from goose_ray.models.loader import load_model, resolve
+from goose_ray.models.loader import find, load_model, resolve
 from goose_ray.models.tokenizer import load_tokenizer
 from goose_ray.runner.local import LocalRunner
+from goose_ray.runner.support import longest_sequence
 
-__all__ = ["ReplicaParts", "build_engine", "choose_device", "choose_dtype", "load_parts", "new_engine"]
+__all__ = [
+    "ReplicaParts",
+    "build_engine",
+    "check_model_fits",
+    "choose_device",
+    "choose_dtype",
+    "load_parts",
+    "new_engine",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,21 @@ def build_engine(config: GooseConfig) -> EngineLoop:
     return EngineLoop(
         _engine(parts, speculator, config.engine, time.monotonic), stall_timeout_s=config.engine.stall_timeout_s
     )
+
+
+def check_model_fits(config: GooseConfig) -> None:
+    """Raises ConfigError for what a model that lies on this machine is known to lack. Loads and fetches nothing."""
+    wanted = config.engine.max_model_len
+    # To look a GGUF file up takes reading it from end to end.
+    path = None if Path(config.model).is_file() else find(config.model)
+    if wanted is None or path is None:
+        return
+    try:
+        of_model = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError):
+        # loading says what is wrong
+        return
+    longest_sequence(of_model, wanted)
 
 
 def load_parts(config: GooseConfig, *, clock: Callable[[], float] = time.monotonic) -> ReplicaParts:

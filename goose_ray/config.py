@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from goose.policies.registry import POLICIES
 from goose_ray.errors import ConfigError
 
 __all__ = ["EMBEDDED_MODEL", "EngineConfig", "GooseConfig", "cache_dir"]
@@ -30,7 +31,7 @@ def cache_dir() -> Path:
 class EngineConfig(BaseModel):
     """One replica's engine."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     max_model_len: int | None = Field(
         default=None, ge=16, description="Longest prompt + output in tokens; default: the model's."
@@ -56,6 +57,7 @@ class EngineConfig(BaseModel):
     )
     calibration: Path | None = Field(
         default=None,
+        strict=False,
         description="File of `goose calibrate`, on every node, that anisotropic starts from; default: its own prior.",
     )
     harvest_k: int = Field(default=10, ge=1, le=64, description="Successors kept per harvested position.")
@@ -79,16 +81,28 @@ class EngineConfig(BaseModel):
             raise ValueError("budget must be 1 or more nodes, or auto")
         return value
 
+    def check_choices(self) -> None:
+        """Raises ConfigError for a value that no engine could be built with, whatever the model."""
+        if self.policy not in POLICIES:
+            raise ConfigError(f"engine.policy: must be one of {', '.join(sorted(POLICIES))}, not {self.policy!r}")
+        if "budget" in self.model_fields_set and self.budget != "auto" and self.budget > self.max_batch_rows:
+            raise ConfigError(
+                f"engine.budget: must be at most engine.max_batch_rows ({self.max_batch_rows}) or auto, "
+                f"not {self.budget}"
+            )
+
 
 class GooseConfig(BaseModel):
     """The arguments of `goose_ray.app:build_app`, as they stand under `args:` in the YAML."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    model: str = Field(default=EMBEDDED_MODEL, description="Embedded model, hub id or local path.")
-    served_model_name: str | None = Field(default=None, description="Name in the API; default: `model`.")
-    dtype: str = Field(default="auto", description="float32, bfloat16, float16 or auto (float32 on CPU).")
-    device: str = Field(default="auto", description="cpu, cuda or auto.")
+    model: str = Field(default=EMBEDDED_MODEL, min_length=1, description="Embedded model, hub id or local path.")
+    served_model_name: str | None = Field(default=None, min_length=1, description="Name in the API; default: `model`.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="float32, bfloat16, float16 or auto (float32 on CPU)."
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="cpu, cuda or auto.")
     engine: EngineConfig = EngineConfig()
     max_body_bytes: int = Field(
         default=8 * 2**20, ge=1024, description="Largest HTTP request body; a larger one is answered 413."
@@ -116,22 +130,19 @@ class GooseConfig(BaseModel):
 
     @classmethod
     def from_args(cls, args: Mapping[str, Any]) -> "GooseConfig":
-        """The YAML's `args`; `GOOSE_MODEL`, if set, names the model instead. Raises ConfigError naming the field."""
+        """The YAML's `args`; `GOOSE_MODEL`, if set, names the model instead.
+
+        Raises ConfigError naming the field, its value and what would be right.
+        """
         model = os.environ.get("GOOSE_MODEL")
         try:
-            return cls.model_validate({**args, "model": model} if model else dict(args))
+            config = cls.model_validate({**args, "model": model} if model else dict(args))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = ".".join(map(str, first["loc"]))
             raise ConfigError(f"{field}: {first['msg']}, not {first['input']!r}" if field else first["msg"]) from None
-
-    @field_validator("dtype")
-    @classmethod
-    def _known_dtype(cls, value: str) -> str:
-        known = ("auto", "float32", "bfloat16", "float16")
-        if value not in known:
-            raise ValueError(f"dtype must be one of {', '.join(known)}, not {value!r}")
-        return value
+        config.engine.check_choices()
+        return config
 
     def on_node(self, num_cpus: int) -> "GooseConfig":
         """With `engine.num_threads` set: as it stands, or else the replica's share of a machine of `num_cpus`.

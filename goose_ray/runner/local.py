@@ -46,7 +46,7 @@ class LocalRunner:
         if num_slots < _MIN_SLOTS:
             raise ConfigError(f"kv_cache_tokens must be at least {_MIN_SLOTS}, not {num_slots}")
         check_config(model)
-        model_len = longest_sequence(model, max_model_len)
+        model_len = longest_sequence(model.config, max_model_len)
         model.eval()
         model.requires_grad_(False)
         trial = Trial.with_own_attention(model)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from goose.tree import TokenTree
 from goose_ray.engine.sampling_params import SamplingParams
@@ -40,12 +40,12 @@ def check_config(model: PreTrainedModel) -> None:
         raise ModelLoadError(f"{name} soft-caps attention scores (attn_logit_softcapping), which is not supported")
 
 
-def longest_sequence(model: PreTrainedModel, wanted: int | None) -> int:
+def longest_sequence(of_model: PretrainedConfig, wanted: int | None) -> int:
     """`wanted`, or the model's own limit; raises ConfigError if the model cannot serve `wanted` tokens exactly."""
-    config = model.config.get_text_config()
+    config = of_model.get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
     if limit is None:
-        raise ModelLoadError(f"{type(model).__name__} states no max_position_embeddings, so its limit is unknown")
+        raise ModelLoadError(f"{type(of_model).__name__} states no max_position_embeddings, so its limit is unknown")
     reason = "the model's max_position_embeddings"
     for parameters in _rope_parameters(config):
         if parameters.get("rope_type") in _LENGTH_DEPENDENT_ROPE:
@@ -54,7 +54,7 @@ def longest_sequence(model: PreTrainedModel, wanted: int | None) -> int:
                 limit = original
                 reason = f"where its {parameters['rope_type']!r} rotary embedding starts to depend on the batch"
     if wanted is not None and wanted > limit:
-        raise ConfigError(f"max_model_len must be at most {limit} ({reason}), not {wanted}")
+        raise ConfigError(f"engine.max_model_len must be at most {limit} ({reason}), not {wanted}")
     return int(limit) if wanted is None else wanted
 
 

@@ -6,8 +6,11 @@ from goose.policies.autoregressive import AutoregressivePolicy
 from goose.policies.base import TreePolicy
 from goose.policies.registry import POLICIES
 from goose.sources.registry import SourceSet
+from goose_ray.app import build_app
 from goose_ray.assembly import build_engine
 from goose_ray.config import EngineConfig, GooseConfig
+from goose_ray.errors import ConfigError
+from goose_ray.models.loader import resolve
 
 
 def test_an_engine_is_handed_over_with_every_policy_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +27,18 @@ def test_an_engine_is_handed_over_with_every_policy_compiled(monkeypatch: pytest
         assert len(built) == 1
     finally:
         engine.stop()
+
+
+def test_a_context_that_the_model_does_not_have_is_refused_before_a_replica_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GOOSE_MODEL", raising=False)
+    resolve("smollm2-135m-instruct")
+    with pytest.raises(ConfigError, match=r"engine.max_model_len must be at most 8192 \(.*\), not 8193"):
+        build_app({"engine": {"max_model_len": 8193}})
+    build_app({"engine": {"max_model_len": 8192}})
+
+
+def test_a_model_that_is_not_here_yet_is_left_to_the_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GOOSE_MODEL", raising=False)
+    build_app({"model": "no-such/model", "engine": {"max_model_len": 10**9}})

@@ -1,5 +1,6 @@
 """The deployment's configuration from YAML arguments and the environment."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,6 +29,14 @@ def test_the_budget_may_be_automatic() -> None:
     assert GooseConfig.from_args({"engine": {"budget": "auto"}}).engine.budget == "auto"
 
 
+def test_a_calibration_is_a_path() -> None:
+    assert GooseConfig.from_args({"engine": {"calibration": "a.npz"}}).engine.calibration == Path("a.npz")
+
+
+def test_periods_may_be_whole_numbers() -> None:
+    assert GooseConfig.from_args({"report_period_s": 1}).report_period_s == 1.0
+
+
 def test_the_served_name_may_differ_from_the_model() -> None:
     assert GooseConfig.from_args({"model": "org/other", "served_model_name": "duck"}).model_name == "duck"
 
@@ -40,7 +49,17 @@ def test_the_served_name_may_differ_from_the_model() -> None:
         ({"engine": {"budget": "much"}}, "engine.budget: .*or auto, not 'much'"),
         ({"engine": {"budget": True}}, "engine.budget"),
         ({"engine": {"speed": 9}}, "engine.speed"),
-        ({"dtype": "int3"}, "dtype"),
+        ({"engine": {"budget": 10**9}}, r"engine.budget: .*max_batch_rows \(512\) or auto, not 1000000000"),
+        ({"engine": {"budget": 1e9}}, "engine.budget: .*or auto, not 1000000000.0"),
+        ({"engine": {"policy": "swan"}}, "engine.policy: must be one of anisotropic, .*, suffix, not 'swan'"),
+        ({"engine": {"max_running_requests": True}}, "engine.max_running_requests: .*integer, not True"),
+        ({"engine": {"prefix_cache": 1}}, "engine.prefix_cache: .*boolean, not 1"),
+        ({"engine": {"kv_cache_tokens": "64"}}, "engine.kv_cache_tokens: .*integer, not '64'"),
+        ({"model": ""}, "model: .*, not ''"),
+        ({"served_model_name": ""}, "served_model_name: .*, not ''"),
+        ({"device": "tpu"}, "device: Input should be 'auto', 'cpu' or 'cuda', not 'tpu'"),
+        ({"dtype": "int8"}, "^dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16', not 'int8'$"),
+        ({"max_body_bytes": 0}, "max_body_bytes"),
         ({"report_period_s": 0}, "report_period_s"),
         ({"report_period_s": 7, "replica_silent_after_s": 6}, "replica_silent_after_s"),
     ],
