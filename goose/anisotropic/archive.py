@@ -7,7 +7,7 @@ number is used twice, so neither texts nor rows of a salt outlive it for another
 from dataclasses import dataclass
 
 from goose.anisotropic.segments import Segments
-from goose.anisotropic.texts import NO_TOKEN, Texts, new_texts, resized
+from goose.anisotropic.texts import NO_TOKEN, ROW_MARKS, TEXT_SCOPE, TEXT_TOKEN, Texts, new_texts, resized
 
 __all__ = ["TextArchive"]
 
@@ -75,7 +75,7 @@ class TextArchive:
         return True
 
     def _extend(self, size: int) -> None:
-        capacity = len(self.texts.token_ids)
+        capacity = len(self.texts.records)
         larger = max(2 * capacity, capacity + size)
         self.texts = resized(self.texts, larger)
         self._segments.extend(larger)
@@ -89,7 +89,7 @@ class TextArchive:
     def _wipe(self, start: int, size: int) -> None:
         if size:
             positions = slice(start, start + size)
-            self.texts.token_ids[positions] = NO_TOKEN
-            for array in (self.texts.scopes, self.texts.row_rests, self.texts.followed):
-                array[positions] = 0
+            records = self.texts.records
+            records[positions, TEXT_TOKEN] = NO_TOKEN
+            records[positions, TEXT_SCOPE] = records[positions, ROW_MARKS] = 0
             self._segments.free(start, size)

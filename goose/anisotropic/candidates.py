@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.successors import FIRST_ENTRY, NUM_ENTRIES, is_at
-from goose.anisotropic.texts import NUM_SUCCESSORS
+from goose.anisotropic.texts import NUM_SUCCESSORS, followed_at, row_rest_at
 from goose.anisotropic.usual import NUM_USUAL
 from goose.anisotropic.workspace import (
     AT,
@@ -76,8 +76,7 @@ class Evidence(NamedTuple):
 
 @jit
 def gather_candidates(
-    followed: NDArray[np.uint8],
-    row_rests: NDArray[np.uint8],
+    records: NDArray[np.int32],
     rows: NDArray[np.int32],
     tokens: NDArray[np.int32],
     pairs: NDArray[np.int32],
@@ -125,7 +124,7 @@ def gather_candidates(
         if length > candidates[candidate, OWN_LENGTH]:
             candidates[candidate, OWN_LENGTH] = length
             if position < end:
-                candidates[candidate, OWN_FOLLOWED] = followed[position]
+                candidates[candidate, OWN_FOLLOWED] = followed_at(records, position)
     for i in range(num_pool):
         position, length = int(pool[expansion, i, AT]), int(pool[expansion, i, LENGTH])
         candidate = _candidate(candidates, stamps, int(pool[expansion, i, NEXT]), POOL)
@@ -136,9 +135,9 @@ def gather_candidates(
             candidates[candidate, POOL_VOTES] += 1
         if length > candidates[candidate, POOL_LENGTH]:
             candidates[candidate, POOL_LENGTH] = length
-            candidates[candidate, POOL_FOLLOWED] = followed[position]
+            candidates[candidate, POOL_FOLLOWED] = followed_at(records, position)
 
-    if longest_own < _PLACE_MATCH or place > end or row_rests[place] == 0:
+    if longest_own < _PLACE_MATCH or place > end or row_rest_at(records, place) == 0:
         place = -1
     token_row = pair_row = triple_row = -1
     if place < 0 or longest_own < _HELD_MATCH:
@@ -148,7 +147,7 @@ def gather_candidates(
             pair_row = int(nodes[node, PAIR_PLACE])
         if is_at(triples, int(nodes[node, TRIPLE_PLACE]), int(nodes[node, TRIPLE_KEY])):
             triple_row = int(nodes[node, TRIPLE_PLACE])
-    if place < 0 and longest_pool >= _PLACE_MATCH and row_rests[pool_place] > 0:
+    if place < 0 and longest_pool >= _PLACE_MATCH and row_rest_at(records, pool_place) > 0:
         place = pool_place
 
     # The most specific rows first: places are limited.
@@ -228,7 +227,7 @@ def _candidate(candidates: NDArray[np.int32], stamps: NDArray[np.int64], token: 
 
 @jit
 def _read_record(
-    records: NDArray[np.int32],
+    table: NDArray[np.int32],
     row: int,
     candidates: NDArray[np.int32],
     stamps: NDArray[np.int64],
@@ -236,7 +235,7 @@ def _read_record(
     in_mean: int,
 ) -> None:
     for entry in range(FIRST_ENTRY, FIRST_ENTRY + NUM_ENTRIES):
-        successor = int(records[row, entry])
+        successor = int(table[row, entry])
         if successor & 1023 == 0:
             continue
         candidate = _candidate(candidates, stamps, successor >> 10, TRANSITIONS)

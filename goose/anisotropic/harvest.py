@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.successors import is_filed, learn_row, prefetch_rows, row_to_buckets
-from goose.anisotropic.texts import NO_TOKEN, NUM_SUCCESSORS, Texts, packed, set_followed
+from goose.anisotropic.texts import NO_TOKEN, NUM_SUCCESSORS, ROW_MARKS, TEXT_TOKEN, Texts, packed, set_followed
 from goose.anisotropic.workspace import Memory, Requests, Workspace
 from goose.jit import jit
 
@@ -42,7 +42,7 @@ def add_rows(
         at = -1
         if slot >= 0 and positions[i] >= 0:
             at = requests.starts[slot] + positions[i]
-            if at > requests.ends[slot] or texts.token_ids[at] != token_ids[i]:
+            if at > requests.ends[slot] or texts.records[at, TEXT_TOKEN] != token_ids[i]:
                 at = -1
         if at < 0 and is_filed(successors, token_ids[i], previous_ids[i], scope):
             continue
@@ -51,7 +51,7 @@ def add_rows(
         if at >= 0:
             _set_row(texts, at, top_ids[i], work.buckets, rest)
             if positions[i] >= 2:
-                before = int(texts.token_ids[at - 2])
+                before = int(texts.records[at - 2, TEXT_TOKEN])
         learn_row(
             successors,
             token_ids[i],
@@ -73,5 +73,5 @@ def _set_row(texts: Texts, position: int, ids: NDArray[np.int64], buckets: NDArr
     for rank in range(NUM_SUCCESSORS):
         bucket = int(buckets[rank])
         texts.rows[position, rank] = packed(ids[rank], bucket, 0) if bucket > 0 else 0
-    texts.row_rests[position] = rest
+    texts.records[position, ROW_MARKS] = rest
     set_followed(texts, position)

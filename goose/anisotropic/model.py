@@ -57,12 +57,9 @@ def expand(memory: Memory, requests: Requests, work: Workspace, slot: int, node:
         find_at_anchor(memory, requests, work, slot)
     else:
         find_below(
-            texts.token_ids,
+            texts.records,
             texts.own_heads,
-            texts.own_links,
             texts.pool_heads,
-            texts.pool_links,
-            texts.scopes,
             work.nodes,
             work.own,
             work.pool,
@@ -75,8 +72,7 @@ def expand(memory: Memory, requests: Requests, work: Workspace, slot: int, node:
             expansion,
         )
     found = gather_candidates(
-        texts.followed,
-        texts.row_rests,
+        texts.records,
         texts.rows,
         successors.tokens,
         successors.pairs,

@@ -1,7 +1,8 @@
 """Nodes of the tree being built: their paths, and where in the memory their successors are to be looked for.
 
 Those places lie all over a few megabytes. They are asked for when a node is made, so that they are at hand when it is
-expanded. A node that never is costs a few loads that nobody waits for.
+expanded; and the latest occurrences, which the index then names, while the node before it is. A node that never is
+expanded costs a few loads that nobody waits for.
 """
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from goose.anisotropic.hashing import ngram_hash
 from goose.anisotropic.successors import Successors, locate_pair, locate_token, locate_triple
-from goose.anisotropic.texts import NO_TOKEN, Texts
+from goose.anisotropic.texts import NO_TOKEN, TEXT_TOKEN, Texts
 from goose.anisotropic.workspace import (
     BEFORE,
     DEPTH,
@@ -29,7 +30,7 @@ from goose.anisotropic.workspace import (
 )
 from goose.jit import jit, prefetch
 
-__all__ = ["add_node", "place_anchor"]
+__all__ = ["add_node", "place_anchor", "prefetch_occurrences"]
 
 
 @jit
@@ -37,9 +38,9 @@ def place_anchor(
     texts: Texts, successors: Successors, nodes: NDArray[np.int32], start: int, end: int, owner: int, scope: int
 ) -> None:
     """Node 0: the last token of the text."""
-    nodes[0, TOKEN] = texts.token_ids[end]
-    nodes[0, BEFORE] = texts.token_ids[end - 1] if end - 1 >= start else NO_TOKEN
-    nodes[0, TWICE_BEFORE] = texts.token_ids[end - 2] if end - 2 >= start else NO_TOKEN
+    nodes[0, TOKEN] = texts.records[end, TEXT_TOKEN]
+    nodes[0, BEFORE] = texts.records[end - 1, TEXT_TOKEN] if end - 1 >= start else NO_TOKEN
+    nodes[0, TWICE_BEFORE] = texts.records[end - 2, TEXT_TOKEN] if end - 2 >= start else NO_TOKEN
     nodes[0, PARENT] = -1
     nodes[0, DEPTH] = nodes[0, SOURCES] = nodes[0, SELECTED] = 0
     _locate(texts, successors, nodes, 0, owner, scope)
@@ -90,3 +91,11 @@ def _locate(texts: Texts, successors: Successors, nodes: NDArray[np.int32], node
     place, key = locate_triple(a, b, c, scope)
     nodes[node, TRIPLE_PLACE], nodes[node, TRIPLE_KEY] = place, key
     prefetch(successors.triples, place, 0)
+
+
+@jit
+def prefetch_occurrences(texts: Texts, nodes: NDArray[np.int32], node: int) -> None:
+    """Asks for what a search below the anchor will compare first."""
+    if nodes[node, OWN_CODE] >= 0:
+        prefetch(texts.records, max(0, int(texts.own_heads[1, int(nodes[node, OWN_CODE])]) - 1), 0)
+        prefetch(texts.records, max(0, int(texts.pool_heads[0, int(nodes[node, POOL_CODE])]) - 1), 0)

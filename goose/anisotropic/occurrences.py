@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.hashing import ngram_hash
-from goose.anisotropic.texts import NO_TOKEN
+from goose.anisotropic.texts import NO_TOKEN, OWN_LINKS, POOL_LINKS, TEXT_SCOPE, TEXT_TOKEN
 from goose.anisotropic.workspace import (
     AT,
     BEFORE,
@@ -36,7 +36,7 @@ __all__ = ["find_at_anchor", "find_below"]
 # Longer matches are all the same.
 MAX_MATCH = 96
 # At nodes below the anchor a new search compares less and follows fewer links: it is there for fresh short matches.
-_MAX_MATCH_BELOW, _MAX_STEPS, _MAX_STEPS_BELOW, _MAX_POOL_STEPS, _MAX_POOL_STEPS_BELOW = 12, 16, 4, 12, 3
+_MAX_MATCH_BELOW, _MAX_STEPS, _MAX_STEPS_BELOW, _MAX_POOL_STEPS, _MAX_POOL_STEPS_BELOW = 12, 16, 2, 12, 1
 # A shorter index is asked only if the longer ones gave fewer occurrences than this.
 _ENOUGH_LONG, _ENOUGH, _ENOUGH_POOLED = 6, 8, 4
 # Inherited occurrences that agree at least this far are good enough.
@@ -45,10 +45,10 @@ _OWN, _POOL = 0, 1
 
 
 @jit
-def _following(text_ids: NDArray[np.int32], nodes: NDArray[np.int32], node: int, position: int, end: int) -> int:
+def _following(records: NDArray[np.int32], nodes: NDArray[np.int32], node: int, position: int, end: int) -> int:
     """The token behind an own occurrence of a node, NO_TOKEN if there is none yet."""
     if position < end:
-        return int(text_ids[position + 1])
+        return int(records[position + 1, TEXT_TOKEN])
     depth = position + 1 - end
     if depth > nodes[node, DEPTH]:
         return NO_TOKEN
@@ -59,19 +59,19 @@ def _following(text_ids: NDArray[np.int32], nodes: NDArray[np.int32], node: int,
 
 @jit
 def _match_length(
-    text_ids: NDArray[np.int32], nodes: NDArray[np.int32], node: int, end: int, position: int, longest: int
+    records: NDArray[np.int32], nodes: NDArray[np.int32], node: int, end: int, position: int, longest: int
 ) -> int:
     """How many tokens before and at `position` equal those before and at the node. NO_TOKEN ends both texts."""
     length = 0
     while length < longest and nodes[node, DEPTH] > 0:
-        if position - length < 0 or text_ids[position - length] != nodes[node, TOKEN]:
+        if position - length < 0 or records[position - length, TEXT_TOKEN] != nodes[node, TOKEN]:
             return length
         node = int(nodes[node, PARENT])
         length += 1
     back = 0
     while length < longest and position - length >= 0 and end - back >= 0:
-        token = text_ids[position - length]
-        if token == NO_TOKEN or token != text_ids[end - back]:
+        token = records[position - length, TEXT_TOKEN]
+        if token == NO_TOKEN or token != records[end - back, TEXT_TOKEN]:
             break
         length += 1
         back += 1
@@ -81,10 +81,10 @@ def _match_length(
 @jit
 def find_at_anchor(memory: Memory, requests: Requests, work: Workspace, slot: int) -> None:
     """Fills expansion 0 from the whole index: own text by 4, 2 and 1 tokens, pooled outputs by 4 and 2."""
-    texts, nodes = memory.texts, work.nodes
+    texts, records, nodes = memory.texts, memory.texts.records, work.nodes
     start, end = requests.starts[slot], requests.ends[slot]
     a, b, c = int(nodes[0, TOKEN]), int(nodes[0, BEFORE]), int(nodes[0, TWICE_BEFORE])
-    d = int(texts.token_ids[end - 3]) if c != NO_TOKEN and end - 3 >= start else NO_TOKEN
+    d = int(records[end - 3, TEXT_TOKEN]) if c != NO_TOKEN and end - 3 >= start else NO_TOKEN
     owner, mask, count = requests.owners[slot], texts.own_heads.shape[1] - 1, 0
     for tier in range(2, -1, -1):
         if (d if tier == 2 else (b if tier == 1 else a)) == NO_TOKEN:
@@ -102,12 +102,12 @@ def find_at_anchor(memory: Memory, requests: Requests, work: Workspace, slot: in
             if position < 0 or count == MAX_OWN:
                 break
             if start <= position < end:
-                length = _match_length(texts.token_ids, nodes, 0, end, position, min(most + 1, MAX_MATCH))
+                length = _match_length(records, nodes, 0, end, position, min(most + 1, MAX_MATCH))
                 if least <= length <= most:
                     work.own[0, count, AT], work.own[0, count, LENGTH] = position, length
-                    work.own[0, count, NEXT] = texts.token_ids[position + 1]
+                    work.own[0, count, NEXT] = records[position + 1, TEXT_TOKEN]
                     count += 1
-            position = int(texts.own_links[position, tier]) - 1
+            position = int(records[position, OWN_LINKS + tier]) - 1
     work.num_occurrences[0, _OWN] = count
 
     scope, mask, count = requests.scopes[slot], texts.pool_heads.shape[1] - 1, 0
@@ -120,24 +120,21 @@ def find_at_anchor(memory: Memory, requests: Requests, work: Workspace, slot: in
         for _ in range(_MAX_POOL_STEPS):
             if position < 0 or count == MAX_POOL:
                 break
-            if texts.scopes[position] == scope and not start <= position <= end:
-                length = _match_length(texts.token_ids, nodes, 0, end, position, min(most + 1, MAX_MATCH))
+            if records[position, TEXT_SCOPE] == scope and not start <= position <= end:
+                length = _match_length(records, nodes, 0, end, position, min(most + 1, MAX_MATCH))
                 if least <= length <= most:
                     work.pool[0, count, AT], work.pool[0, count, LENGTH] = position, length
-                    work.pool[0, count, NEXT] = texts.token_ids[position + 1]
+                    work.pool[0, count, NEXT] = records[position + 1, TEXT_TOKEN]
                     count += 1
-            position = int(texts.pool_links[position, tier]) - 1
+            position = int(records[position, POOL_LINKS + tier]) - 1
     work.num_occurrences[0, _POOL] = count
 
 
 @jit
 def find_below(
-    text_ids: NDArray[np.int32],
+    records: NDArray[np.int32],
     own_heads: NDArray[np.int32],
-    own_links: NDArray[np.int32],
     pool_heads: NDArray[np.int32],
-    pool_links: NDArray[np.int32],
-    scopes: NDArray[np.int32],
     nodes: NDArray[np.int32],
     own: NDArray[np.int32],
     pool: NDArray[np.int32],
@@ -156,7 +153,7 @@ def find_below(
         if own[above, i, NEXT] == token:
             position, length = int(own[above, i, AT]) + 1, min(MAX_MATCH, int(own[above, i, LENGTH]) + 1)
             own[expansion, count, AT], own[expansion, count, LENGTH] = position, length
-            own[expansion, count, NEXT] = _following(text_ids, nodes, node, position, end)
+            own[expansion, count, NEXT] = _following(records, nodes, node, position, end)
             longest = max(longest, length)
             count += 1
     if longest < _GOOD_MATCH:
@@ -166,12 +163,12 @@ def find_below(
             if position < 0:
                 break
             if start <= position < end:
-                length = _match_length(text_ids, nodes, node, end, position, _MAX_MATCH_BELOW)
+                length = _match_length(records, nodes, node, end, position, _MAX_MATCH_BELOW)
                 if length >= 2:
                     own[expansion, count, AT], own[expansion, count, LENGTH] = position, length
-                    own[expansion, count, NEXT] = text_ids[position + 1]
+                    own[expansion, count, NEXT] = records[position + 1, TEXT_TOKEN]
                     count += 1
-            position = int(own_links[position, 1]) - 1
+            position = int(records[position, OWN_LINKS + 1]) - 1
     num_occurrences[expansion, _OWN] = count
 
     count = 0
@@ -180,18 +177,18 @@ def find_below(
             position = int(pool[above, i, AT]) + 1
             pool[expansion, count, AT] = position
             pool[expansion, count, LENGTH] = min(MAX_MATCH, int(pool[above, i, LENGTH]) + 1)
-            pool[expansion, count, NEXT] = text_ids[position + 1]
+            pool[expansion, count, NEXT] = records[position + 1, TEXT_TOKEN]
             count += 1
     if count == 0:
         position = int(pool_heads[0, int(nodes[node, POOL_CODE])]) - 1
         for _ in range(_MAX_POOL_STEPS_BELOW):
             if position < 0:
                 break
-            if scopes[position] == scope and not start <= position <= end:
-                length = _match_length(text_ids, nodes, node, end, position, _MAX_MATCH_BELOW)
+            if records[position, TEXT_SCOPE] == scope and not start <= position <= end:
+                length = _match_length(records, nodes, node, end, position, _MAX_MATCH_BELOW)
                 if length >= 2:
                     pool[expansion, count, AT], pool[expansion, count, LENGTH] = position, length
-                    pool[expansion, count, NEXT] = text_ids[position + 1]
+                    pool[expansion, count, NEXT] = records[position + 1, TEXT_TOKEN]
                     count += 1
-            position = int(pool_links[position, 0]) - 1
+            position = int(records[position, POOL_LINKS]) - 1
     num_occurrences[expansion, _POOL] = count

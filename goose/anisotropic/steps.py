@@ -6,7 +6,15 @@ from numpy.typing import NDArray
 from goose.anisotropic.model import expand, learn
 from goose.anisotropic.nodes import add_node, place_anchor
 from goose.anisotropic.recent import note_place
-from goose.anisotropic.texts import NO_TOKEN, NUM_SUCCESSORS, index_position, set_followed
+from goose.anisotropic.texts import (
+    NO_TOKEN,
+    NUM_SUCCESSORS,
+    ROW_MARKS,
+    TEXT_SCOPE,
+    TEXT_TOKEN,
+    index_position,
+    set_followed,
+)
 from goose.anisotropic.tree import build_tree
 from goose.anisotropic.workspace import (
     DEPTH,
@@ -151,12 +159,12 @@ def _commit(memory: Memory, requests: Requests, slot: int, token_ids: NDArray[np
     start, owner, scope = requests.starts[slot], requests.owners[slot], requests.scopes[slot]
     for token in token_ids:
         end = requests.ends[slot]
-        texts.token_ids[end + 1] = token
+        texts.records[end + 1, TEXT_TOKEN] = token
         note_place(requests.recent, slot, token, end + 1 - start)
         pooled = end + 1 >= requests.output_starts[slot]
         if end >= start:
             if pooled:
-                texts.scopes[end] = scope
+                texts.records[end, TEXT_SCOPE] = scope
             index_position(texts, end, start, owner, scope, True, pooled)
             set_followed(texts, end)
         requests.ends[slot] = end + 1
@@ -173,12 +181,10 @@ def move_text(memory: Memory, requests: Requests, slot: int, new_start: int, new
     scope = requests.scopes[slot]
     for i in range(num_tokens):
         old, new = old_start + i, new_start + i
-        texts.token_ids[new] = texts.token_ids[old]
-        texts.scopes[new] = texts.scopes[old]
+        for column in (TEXT_TOKEN, TEXT_SCOPE, ROW_MARKS):
+            texts.records[new, column] = texts.records[old, column]
         for rank in range(NUM_SUCCESSORS):
             texts.rows[new, rank] = texts.rows[old, rank]
-        texts.row_rests[new] = texts.row_rests[old]
-        texts.followed[new] = texts.followed[old]
         if i > 0:
             index_position(texts, new - 1, new_start, new_owner, scope, True, new >= output_start)
     requests.starts[slot], requests.ends[slot] = new_start, new_start + num_tokens - 1

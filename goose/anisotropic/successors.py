@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from goose.anisotropic.features import probability_bucket
 from goose.anisotropic.hashing import extended, seeded
-from goose.anisotropic.texts import MAX_TOKEN, NUM_SUCCESSORS, packed, unpacked_id
+from goose.anisotropic.texts import MAX_TOKEN, NUM_SUCCESSORS, aligned_zeros, packed, unpacked_id
 from goose.anisotropic.usual import Usual, learn_usual, new_usual
 from goose.jit import jit, prefetch
 
@@ -63,21 +63,15 @@ class Successors(NamedTuple):
 
 
 def new_successors() -> Successors:
+    ids, probs = np.dtype(np.int32), np.dtype(np.float32)
     return Successors(
-        tokens=_lines(NUM_TOKEN_ROWS).view(np.int32),
-        pairs=_lines(NUM_PAIR_ROWS).view(np.int32),
-        triples=_lines(NUM_TRIPLE_ROWS).view(np.int32),
-        token_means=_lines(NUM_TOKEN_ROWS),
-        pair_means=_lines(NUM_PAIR_ROWS),
+        tokens=aligned_zeros(NUM_TOKEN_ROWS, _RECORD, ids),
+        pairs=aligned_zeros(NUM_PAIR_ROWS, _RECORD, ids),
+        triples=aligned_zeros(NUM_TRIPLE_ROWS, _RECORD, ids),
+        token_means=aligned_zeros(NUM_TOKEN_ROWS, _RECORD, probs),
+        pair_means=aligned_zeros(NUM_PAIR_ROWS, _RECORD, probs),
         usual=new_usual(),
     )
-
-
-def _lines(num_rows: int) -> NDArray[np.float32]:
-    """[num_rows, 16] zeros, each row a cache line of 64 bytes."""
-    room = np.zeros((num_rows + 1) * _RECORD, np.float32)
-    first = -room.ctypes.data % 64 // 4
-    return room[first : first + num_rows * _RECORD].reshape(num_rows, _RECORD)
 
 
 @jit

@@ -6,7 +6,7 @@ both unverified: whoever follows them compares the text, and so nothing has to b
 given up. Knows nothing of who owns which segment (`goose.anisotropic.segments`).
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,19 @@ __all__ = [
     "MAX_TOKEN",
     "NO_TOKEN",
     "NUM_SUCCESSORS",
+    "OWN_LINKS",
+    "POOL_LINKS",
+    "ROW_MARKS",
+    "TEXT_SCOPE",
+    "TEXT_TOKEN",
     "Texts",
+    "aligned_zeros",
+    "followed_at",
     "index_position",
     "new_texts",
     "packed",
     "resized",
+    "row_rest_at",
     "set_followed",
     "unpacked_id",
 ]
@@ -35,50 +43,63 @@ NUM_SUCCESSORS = 10
 MAX_TOKEN = (1 << 21) - 1
 
 
+# Columns of `Texts.records`: the token (NO_TOKEN: none); whom it may be shown to, > 0, because requests see pooled text
+# of their own scope alone; three links to the earlier position with the same last 1, 2, 4 tokens of the same request;
+# two to that with the same last 2, 4 tokens in any output of the scope; of the target's row after the position the
+# bucket of what it leaves over (0: no row), and 32 times that of the token that did follow (0: not known).
+TEXT_TOKEN, TEXT_SCOPE, OWN_LINKS, POOL_LINKS, ROW_MARKS = 0, 1, 2, 5, 7
+_RECORD = 8
+
+
 class Texts(NamedTuple):
     """Positions are 0 .. capacity - 1; links and heads hold a position + 1, so that fresh zeros mean "none"."""
 
-    # [capacity]
-    token_ids: NDArray[np.int32]
-    # [capacity]: whom the text may be shown to, > 0; requests see pooled text of their own scope alone
-    scopes: NDArray[np.int32]
-    # [capacity, 3]: earlier position with the same last 1, 2, 4 tokens of the same request
-    own_links: NDArray[np.int32]
-    # [capacity, 2]: earlier position with the same last 2, 4 tokens in any output of the scope
-    pool_links: NDArray[np.int32]
+    # [capacity, 8]: all that a search reads at a position, two positions a cache line
+    records: NDArray[np.int32]
     # [3, num_heads], [2, num_heads]: latest position by hash
     own_heads: NDArray[np.int32]
     pool_heads: NDArray[np.int32]
     # [capacity, NUM_SUCCESSORS]: the target's row after this position, most likely first, as `packed`; then zeros
     rows: NDArray[np.int32]
-    # [capacity]: bucket of the probability that the row leaves over; 0: no row
-    row_rests: NDArray[np.uint8]
-    # [capacity]: bucket of the probability that the row gave the token that did follow; 0: not known
-    followed: NDArray[np.uint8]
+
+    @property
+    def token_ids(self) -> NDArray[np.int32]:
+        """[capacity], a view."""
+        return self.records[:, TEXT_TOKEN]
+
+    @property
+    def scopes(self) -> NDArray[np.int32]:
+        """[capacity], a view."""
+        return self.records[:, TEXT_SCOPE]
 
 
 def new_texts(capacity: int) -> Texts:
-    """Empty texts of about 100 bytes a position; memory the system has not touched yet costs nothing."""
+    """Empty texts of about 100 bytes a position; rows that the system has not touched yet cost nothing."""
     num_heads = 1 << max(8, (capacity - 1).bit_length())
+    records = aligned_zeros(capacity, _RECORD, np.dtype(np.int32))
+    records[:, TEXT_TOKEN] = NO_TOKEN
     return Texts(
-        token_ids=np.full(capacity, NO_TOKEN, np.int32),
-        scopes=np.zeros(capacity, np.int32),
-        own_links=np.zeros((capacity, 3), np.int32),
-        pool_links=np.zeros((capacity, 2), np.int32),
+        records=records,
         own_heads=np.zeros((3, num_heads), np.int32),
         pool_heads=np.zeros((2, num_heads), np.int32),
         rows=np.zeros((capacity, NUM_SUCCESSORS), np.int32),
-        row_rests=np.zeros(capacity, np.uint8),
-        followed=np.zeros(capacity, np.uint8),
     )
 
 
 def resized(texts: Texts, capacity: int) -> Texts:
     """The same texts with more positions. The number of heads stays: a longer search finds as much."""
     larger = new_texts(capacity)._replace(own_heads=texts.own_heads, pool_heads=texts.pool_heads)
-    for name in ("token_ids", "scopes", "own_links", "pool_links", "rows", "row_rests", "followed"):
-        getattr(larger, name)[: len(texts.token_ids)] = getattr(texts, name)
+    larger.records[: len(texts.records)] = texts.records
+    larger.rows[: len(texts.rows)] = texts.rows
     return larger
+
+
+def aligned_zeros(num_rows: int, width: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """[num_rows, width] zeros that begin with a cache line of 64 bytes."""
+    size, line = num_rows * width, 64 // dtype.itemsize
+    room = np.zeros(size + line, dtype)
+    first = -room.ctypes.data % 64 // dtype.itemsize
+    return room[first : first + size].reshape(num_rows, width)
 
 
 @jit
@@ -98,48 +119,61 @@ def index_position(texts: Texts, position: int, start: int, owner: int, scope: i
 
     `start` is the segment's first position, `owner` the key of its request's own index.
     """
-    tokens = texts.token_ids
+    records = texts.records
     mask = texts.own_heads.shape[1] - 1
-    a = int(tokens[position])
+    a = int(records[position, TEXT_TOKEN])
     if own:
         slot = ngram_hash(a, -1, -1, -1, owner) & mask
-        texts.own_links[position, 0] = texts.own_heads[0, slot]
+        records[position, OWN_LINKS + 0] = texts.own_heads[0, slot]
         texts.own_heads[0, slot] = position + 1
     if position < start + 1:
         return
-    b = int(tokens[position - 1])
+    b = int(records[position - 1, TEXT_TOKEN])
     if own:
         slot = ngram_hash(a, b, -1, -1, owner) & mask
-        texts.own_links[position, 1] = texts.own_heads[1, slot]
+        records[position, OWN_LINKS + 1] = texts.own_heads[1, slot]
         texts.own_heads[1, slot] = position + 1
     if pooled:
         slot = ngram_hash(a, b, -1, -1, scope) & mask
-        texts.pool_links[position, 0] = texts.pool_heads[0, slot]
+        records[position, POOL_LINKS + 0] = texts.pool_heads[0, slot]
         texts.pool_heads[0, slot] = position + 1
     if position < start + 3:
         return
-    c, d = int(tokens[position - 2]), int(tokens[position - 3])
+    c, d = int(records[position - 2, TEXT_TOKEN]), int(records[position - 3, TEXT_TOKEN])
     if own:
         slot = ngram_hash(a, b, c, d, owner) & mask
-        texts.own_links[position, 2] = texts.own_heads[2, slot]
+        records[position, OWN_LINKS + 2] = texts.own_heads[2, slot]
         texts.own_heads[2, slot] = position + 1
     if pooled:
         slot = ngram_hash(a, b, c, d, scope) & mask
-        texts.pool_links[position, 1] = texts.pool_heads[1, slot]
+        records[position, POOL_LINKS + 1] = texts.pool_heads[1, slot]
         texts.pool_heads[1, slot] = position + 1
 
 
 @jit
 def set_followed(texts: Texts, position: int) -> None:
     """Notes how likely the row at `position` found the token behind it, if both are known."""
-    following = int(texts.token_ids[position + 1])
-    if texts.row_rests[position] == 0 or following == NO_TOKEN:
+    following, rest = int(texts.records[position + 1, TEXT_TOKEN]), row_rest_at(texts.records, position)
+    if rest == 0 or following == NO_TOKEN:
         return
-    texts.followed[position] = NOT_IN_ROW
+    bucket = NOT_IN_ROW
     for rank in range(NUM_SUCCESSORS):
         successor = int(texts.rows[position, rank])
         if successor == 0:
-            return
+            break
         if unpacked_id(successor) == following:
-            texts.followed[position] = successor >> 5 & 31
-            return
+            bucket = successor >> 5 & 31
+            break
+    texts.records[position, ROW_MARKS] = rest + 32 * bucket
+
+
+@jit
+def row_rest_at(records: NDArray[np.int32], position: int) -> int:
+    """Bucket of the probability that the row at a position leaves over; 0: no row."""
+    return int(records[position, ROW_MARKS]) & 31
+
+
+@jit
+def followed_at(records: NDArray[np.int32], position: int) -> int:
+    """Bucket of the probability that the row at a position gave the token that did follow; 0: not known."""
+    return int(records[position, ROW_MARKS]) >> 5

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.model import expand
-from goose.anisotropic.nodes import add_node, place_anchor
+from goose.anisotropic.nodes import add_node, place_anchor, prefetch_occurrences
 from goose.anisotropic.workspace import (
     DEPTH,
     ID,
@@ -71,6 +71,8 @@ def build_tree(
         num_selected += 1
         if nodes[node, DEPTH] == max_depth or num_selected == max_nodes:
             continue
+        if num_queued > 0:
+            prefetch_occurrences(memory.texts, nodes, int(work.queue_nodes[0]))
         found = expand(memory, requests, work, slot, node, expansion)
         expansion += 1
         least = threshold if num_selected >= floor else min(threshold, cut)
