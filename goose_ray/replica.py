@@ -18,8 +18,9 @@ from ray.exceptions import ActorDiedError, RayError
 
 from goose_ray.api.backend import ReplicaSteps
 from goose_ray.api.callers import Callers
-from goose_ray.api.calls import ChatPrompt, Delta, Failure, GenerateCall, PromptInfo, TokenScores
+from goose_ray.api.calls import Delta, Failure, GenerateCall, PromptInfo, TokenScores
 from goose_ray.api.context import fit_to_context
+from goose_ray.api.prompts import PromptReader
 from goose_ray.api.scoring import AnswerScores
 from goose_ray.api.serve_logging import log_through_serve
 from goose_ray.assembly import build_engine
@@ -55,6 +56,7 @@ class GooseServer:
         self._config = config
         self._engine = await asyncio.to_thread(build_engine, config)
         self._engine.start()
+        self._prompts = PromptReader(self._engine.tokenizer, self._engine.max_model_len)
         self._incarnation = Incarnation(replica_id=serve.get_replica_context().replica_id.unique_id)
         self._report_numbers = itertools.count(1)
         self._callers = Callers(_CallerLiveness().is_dead, self._end_orphan, period_s=_CALLER_PERIOD_S)
@@ -89,7 +91,7 @@ class GooseServer:
         try:
             request = await self._to_request(call)
             is_first = True
-            echoed = self._echoed(call, request)
+            echoed = self._prompts.echoed(call, request.prompt_token_ids)
             scores = AnswerScores(self._engine.tokenizer, offset=len(echoed or ""))
             async with aclosing(self._engine.generate(request)) as outputs:
                 async for output in outputs:
@@ -129,6 +131,7 @@ class GooseServer:
         if not self._is_up:
             return
         self._watch.cancel()
+        self._prompts.stop()
         await self._callers.stop()
         await self._reporter.stop()
         await asyncio.to_thread(self._engine.stop)
@@ -166,8 +169,7 @@ class GooseServer:
             pass
 
     async def _to_request(self, call: GenerateCall) -> GenerationRequest:
-        # in a thread: a long prompt takes longer to tokenise than the others should wait for their tokens
-        token_ids = await asyncio.to_thread(self._tokenise, call)
+        token_ids = await self._prompts.read(call)
         return GenerationRequest(
             request_id=call.request_id,
             prompt_token_ids=token_ids,
@@ -176,21 +178,6 @@ class GooseServer:
             cache_salt=call.cache_salt,
             priority=call.priority,
         )
-
-    def _tokenise(self, call: GenerateCall) -> tuple[int, ...]:
-        match call.prompt:
-            case ChatPrompt(messages):
-                return tuple(self._engine.tokenizer.apply_chat_template(messages))
-            case str(text):
-                return tuple(self._engine.tokenizer.encode(text))
-            case token_ids:
-                return token_ids
-
-    def _echoed(self, call: GenerateCall, request: GenerationRequest) -> str | None:
-        """The text that the answer begins with: the prompt as it was sent, if it was sent as text."""
-        if not call.echo:
-            return None
-        return call.prompt if isinstance(call.prompt, str) else self._engine.tokenizer.decode(request.prompt_token_ids)
 
     def _prompt_info(
         self, call: GenerateCall, request: GenerationRequest, output: RequestOutput, echoed: str | None

@@ -248,7 +248,7 @@ class FakeTokenizer:
         self.num_decoded = 0
         self.fails_on: int | None = None
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, max_tokens: int | None = None) -> list[int]:
         return list(text.encode())
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -259,7 +259,9 @@ class FakeTokenizer:
         text = data.decode(errors="replace")
         return text[1:] if self._strips_space and text.startswith(" ") else text
 
-    def apply_chat_template(self, messages: Sequence[object], *, tools: Sequence[object] | None = None) -> list[int]:
+    def apply_chat_template(
+        self, messages: Sequence[object], *, tools: Sequence[object] | None = None, max_tokens: int | None = None
+    ) -> list[int]:
         raise NotImplementedError("the engine never calls this")
 
     def token_bytes(self, token_id: int) -> bytes:

@@ -15,8 +15,12 @@ class Tokenizer(Protocol):
     @property
     def eos_token_ids(self) -> tuple[int, ...]: ...
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of a raw prompt, with the special tokens the model expects around one (a BOS, mostly)."""
+    def encode(self, text: str, *, max_tokens: int | None = None) -> list[int]:
+        """The ids of a raw prompt, with the special tokens the model expects around one (a BOS, mostly).
+
+        Text that is known to be more than `max_tokens` by its length alone is refused before any work is done on it,
+        with InvalidRequestError.
+        """
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -28,7 +32,13 @@ class Tokenizer(Protocol):
         ...
 
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        max_tokens: int | None = None,
     ) -> list[int]:
-        """The ids of a conversation, ending where the assistant's reply begins. Raises InvalidRequestError."""
+        """The ids of a conversation, ending where the assistant's reply begins. Raises InvalidRequestError, for
+        `max_tokens` as `encode` does.
+        """
         ...

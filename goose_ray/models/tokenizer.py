@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from goose_ray.errors import InvalidRequestError, ModelLoadError
 from goose_ray.models.token_bytes import TokenBytes
+from goose_ray.models.token_lengths import longest_token
 
 __all__ = ["HFTokenizer", "load_tokenizer"]
 
@@ -26,12 +27,16 @@ class HFTokenizer:
         # The Rust tokenizer itself: the wrapper's own encode sets truncation on it, which is not thread-safe.
         self._backend = tokenizer.backend_tokenizer
         self._token_bytes = TokenBytes(self._backend)
+        self._longest_token = longest_token(self._backend, self._token_bytes)
         self.eos_token_ids = eos_token_ids
         self.vocab_size = int(self._backend.get_vocab_size())
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of raw text, with the special tokens that the model puts around every text (often none)."""
-        return self._encode(text, add_special_tokens=True)
+    def encode(self, text: str, *, max_tokens: int | None = None) -> list[int]:
+        """Token ids of raw text, with the special tokens that the model puts around every text (often none).
+
+        Raises InvalidRequestError if the text is too long for `max_tokens` whatever its tokens are.
+        """
+        return self._encode(text, max_tokens, add_special_tokens=True)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text, without special tokens. An incomplete UTF-8 sequence gives U+FFFD."""
@@ -47,10 +52,12 @@ class HFTokenizer:
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        max_tokens: int | None = None,
     ) -> list[int]:
         """Token ids of the conversation in the model's own format, ending where the assistant's reply begins.
 
-        Raises InvalidRequestError if the model has no chat template or its template refuses the messages.
+        Raises InvalidRequestError if the model has no chat template, its template refuses the messages, or they are
+        too long for `max_tokens` whatever their tokens are.
         """
         if not self._tokenizer.chat_template:
             raise InvalidRequestError("this model has no chat template: use completions with a prompt", "messages")
@@ -64,12 +71,20 @@ class HFTokenizer:
         except (TemplateError, TypeError) as error:
             raise InvalidRequestError(f"the model's chat template refuses the messages: {error}", "messages") from error
         # The template has written every special token already.
-        return self._encode(prompt, add_special_tokens=False)
+        return self._encode(prompt, max_tokens, add_special_tokens=False)
 
-    def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+    def _encode(self, text: str, max_tokens: int | None, *, add_special_tokens: bool) -> list[int]:
         """By the batch call, a batch of one: the plain one holds the interpreter lock for as long as it takes, and a
         long prompt would stop the whole replica.
         """
+        if max_tokens is not None and self._longest_token is not None:
+            num_bytes = len(text.encode())
+            if num_bytes > max_tokens * self._longest_token:
+                raise InvalidRequestError(
+                    f"This model's maximum context length is {max_tokens} tokens, which {num_bytes} bytes of text "
+                    "cannot be. Please shorten it.",
+                    code="context_length_exceeded",
+                )
         (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
         return ids

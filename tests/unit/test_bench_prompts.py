@@ -17,7 +17,7 @@ class ChatTokenizer:
     vocab_size = 256
     eos_token_ids = ()
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, max_tokens: int | None = None) -> list[int]:
         return list(text.encode())
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -27,7 +27,11 @@ class ChatTokenizer:
         return bytes([token_id])
 
     def apply_chat_template(
-        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = None
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        max_tokens: int | None = None,
     ) -> list[int]:
         head = f"t{len(tools)}|" if tools else ""
         return self.encode(head + "".join(f"{message['role'][0]}{message['content']}|" for message in messages))

@@ -63,7 +63,9 @@ def test_a_text_of_several_forwards_is_one_text() -> None:
 class _TemplateTokenizer(FakeTokenizer):
     """Contents, one behind the other."""
 
-    def apply_chat_template(self, messages: Sequence[object], *, tools: Sequence[object] | None = None) -> list[int]:
+    def apply_chat_template(
+        self, messages: Sequence[object], *, tools: Sequence[object] | None = None, max_tokens: int | None = None
+    ) -> list[int]:
         return self.encode("".join(message["content"] for message in messages if isinstance(message, dict)))
 
 
