@@ -80,10 +80,13 @@ class ChatCompletionRequest(SamplingFields):
 
     def to_calls(self, request_id: str) -> list[GenerateCall]:
         """One call a choice. Raises InvalidRequestError naming the field that is out of range."""
-        return self.choices_of(self.to_call(request_id))
+        return self.choices_of(self._unseeded_call(request_id))
 
     def to_call(self, request_id: str) -> GenerateCall:
         """The call of the first choice. Raises InvalidRequestError naming the field that is out of range."""
+        return self.to_calls(request_id)[0]
+
+    def _unseeded_call(self, request_id: str) -> GenerateCall:
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
             raise InvalidRequestError(
                 "max_tokens and max_completion_tokens say different things; send one of them", "max_completion_tokens"

@@ -37,10 +37,14 @@ _OWNER = "goose-ray"
 _EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-def build_http_app(backend: Backend, model: str, *, max_body_bytes: int) -> FastAPI:
-    """`model` is the one name that requests may ask for."""
+def build_http_app(backend: Backend, model: str, *, max_body_bytes: int, max_calls_at_once: int) -> FastAPI:
+    """`model` is the one name that requests may ask for.
+
+    Of a request for many choices `max_calls_at_once` are under way at a time: all at once would be more than replicas
+    take, and it would never be answered.
+    """
     app = FastAPI(title="Goose", description="OpenAI-compatible API of goose-ray.")
-    routes = _Routes(backend, model, max_body_bytes)
+    routes = _Routes(backend, model, max_body_bytes, max_calls_at_once)
     app.add_api_route("/v1/chat/completions", routes.chat_completions, methods=["POST"])
     app.add_api_route("/v1/completions", routes.completions, methods=["POST"])
     for path, endpoint in (
@@ -63,10 +67,11 @@ def build_http_app(backend: Backend, model: str, *, max_body_bytes: int) -> Fast
 
 
 class _Routes:
-    def __init__(self, backend: Backend, model: str, max_body_bytes: int) -> None:
+    def __init__(self, backend: Backend, model: str, max_body_bytes: int, max_calls_at_once: int) -> None:
         self._backend = backend
         self._model = model
         self._max_body_bytes = max_body_bytes
+        self._max_calls_at_once = max_calls_at_once
         self._parser = RequestParser()
 
     async def chat_completions(self, request: Request) -> Response:
@@ -139,7 +144,7 @@ class _Routes:
         )
 
     async def _answer(self, wire: SamplingFields, calls: Sequence[GenerateCall], renderer: Renderer) -> Response:
-        deltas = merged(self._backend, calls)
+        deltas = merged(self._backend, calls, max_at_once=self._max_calls_at_once)
         if not wire.stream:
             return _json(renderer.whole(await collect(deltas, len(calls))).to_json())
         # The first delta is awaited before the status is sent: whatever refuses the request still gets its own status.

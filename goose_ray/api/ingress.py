@@ -20,7 +20,12 @@ class OpenAIIngress:
     def __init__(self, server: DeploymentHandle[Any], config: GooseConfig) -> None:
         log_through_serve()
         backend = ServeBackend(server, caller=ray.get_runtime_context().get_actor_name())
-        self._app = build_http_app(backend, config.model_name, max_body_bytes=config.max_body_bytes)
+        self._app = build_http_app(
+            backend,
+            config.model_name,
+            max_body_bytes=config.max_body_bytes,
+            max_calls_at_once=config.engine.max_running_requests,
+        )
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return self._app

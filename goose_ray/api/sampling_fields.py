@@ -131,23 +131,21 @@ class SamplingFields(WireModel):
         return self.goose.policy if self.goose is not None else None
 
     def choices_of(self, call: GenerateCall) -> list[GenerateCall]:
-        """One call a choice. Choice i has the seed of the request plus i."""
+        """One call a choice of one prompt. Choice i has the seed of the request plus i; without one, a random one."""
         if self.num_choices == 1:
-            return [call]
+            return [self._seeded(call, 0)]
         return [
-            replace(
-                call,
-                request_id=f"{call.request_id}-{choice}",
-                sampling=replace(call.sampling, seed=call.sampling.seed + choice),
-            )
+            replace(self._seeded(call, choice), request_id=f"{call.request_id}-{choice}")
             for choice in range(self.num_choices)
         ]
 
-    def sampling_params(self, *, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
-        """Raises InvalidRequestError naming the field that is out of range.
+    def _seeded(self, call: GenerateCall, choice: int) -> GenerateCall:
+        """Drawn here, once: whoever has to run the call again gets the same text."""
+        seed = secrets.randbits(63) if self.seed is None else self.seed + choice
+        return replace(call, sampling=replace(call.sampling, seed=seed))
 
-        A request without a seed gets a random one here, once: whoever has to run it again gets the same text.
-        """
+    def sampling_params(self, *, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
+        """Raises InvalidRequestError naming the field that is out of range. Seeds are `choices_of`'s business."""
         if self.best_of not in (None, self.num_choices):
             raise InvalidRequestError(
                 f"best_of is not supported: choose among n choices yourself; with n = {self.num_choices} it may be "
@@ -167,7 +165,6 @@ class SamplingFields(WireModel):
             "min_tokens": self.min_tokens,
         }
         return SamplingParams(
-            seed=secrets.randbits(63) if self.seed is None else self.seed,
             stop=self.stop,
             stop_token_ids=tuple(self.stop_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),

@@ -21,8 +21,13 @@ logger = logging.getLogger(__name__)
 DONE = b"data: [DONE]\n\n"
 
 
-async def merged(backend: Backend, calls: Sequence[GenerateCall]) -> AsyncGenerator[tuple[int, Delta]]:
-    """(index of the call, delta) in the order of arrival. Closing it, or a failure of one call, ends all of them."""
+async def merged(
+    backend: Backend, calls: Sequence[GenerateCall], *, max_at_once: int
+) -> AsyncGenerator[tuple[int, Delta]]:
+    """(index of the call, delta) in the order of arrival. Closing it, or a failure of one call, ends all of them.
+
+    `max_at_once` calls are under way at a time; the others wait, in order.
+    """
     if len(calls) == 1:
         async with aclosing(backend.generate(calls[0])) as deltas:
             async for delta in deltas:
@@ -30,9 +35,10 @@ async def merged(backend: Backend, calls: Sequence[GenerateCall]) -> AsyncGenera
         return
 
     arrived: asyncio.Queue[tuple[int, Delta] | None] = asyncio.Queue()
+    places = asyncio.Semaphore(max_at_once)
 
     async def forward(index: int, call: GenerateCall) -> None:
-        async with aclosing(backend.generate(call)) as deltas:
+        async with places, aclosing(backend.generate(call)) as deltas:
             async for delta in deltas:
                 arrived.put_nowait((index, delta))
 

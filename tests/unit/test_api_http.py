@@ -78,7 +78,7 @@ class ScriptedBackend:
 
 def client_of(backend: ScriptedBackend) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(
-        build_http_app(backend, MODEL, max_body_bytes=MAX_BODY_BYTES), raise_app_exceptions=False
+        build_http_app(backend, MODEL, max_body_bytes=MAX_BODY_BYTES, max_calls_at_once=2), raise_app_exceptions=False
     )
     return httpx.AsyncClient(transport=transport, base_url="http://goose")
 
@@ -198,6 +198,25 @@ class TestCompletion:
         assert texts == {0: "Héllo", 1: "Héllo"}
         assert events[-1]["usage"]["total_tokens"] == 16
 
+    def test_many_prompts_wait_for_one_another(self) -> None:
+        """128 at once are more than the limits of an idle replica take."""
+
+        class Crowded(ScriptedBackend):
+            under_way = 0
+
+            async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
+                if self.under_way == 2:
+                    raise OverloadedError("full")
+                self.under_way += 1
+                async for delta in super().generate(call):
+                    await asyncio.sleep(0)
+                    yield delta
+                self.under_way -= 1
+
+        answer = post(Crowded(), "/v1/completions", {"model": MODEL, "prompt": [f"{i}" for i in range(128)]})
+        assert answer.status_code == 200
+        assert [choice["text"] for choice in answer.json()["choices"]] == ["Héllo"] * 128
+
     def test_one_failure_ends_all_prompts_of_the_request(self) -> None:
         class FailsSecond(ScriptedBackend):
             async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
@@ -298,7 +317,7 @@ class TestBody:
 
     def test_a_client_that_leaves_before_its_end_is_no_fault(self) -> None:
         async def scenario() -> int:
-            app = build_http_app(ScriptedBackend(), MODEL, max_body_bytes=MAX_BODY_BYTES)
+            app = build_http_app(ScriptedBackend(), MODEL, max_body_bytes=MAX_BODY_BYTES, max_calls_at_once=2)
             messages = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
             sent: list[Any] = []
 
@@ -393,7 +412,9 @@ def test_a_client_that_hangs_up_in_mid_stream_ends_its_calls(path: str, body: di
         backend = ScriptedBackend()
         backend.gate = asyncio.Event()  # never set: without the hang-up the stream would not end
         hanging_up = _hang_up(
-            build_http_app(backend, MODEL, max_body_bytes=MAX_BODY_BYTES), path, {**body, "stream": True}
+            build_http_app(backend, MODEL, max_body_bytes=MAX_BODY_BYTES, max_calls_at_once=2),
+            path,
+            {**body, "stream": True},
         )
         await asyncio.wait_for(hanging_up, timeout=10)
         assert len(backend.closed) == len(backend.calls)

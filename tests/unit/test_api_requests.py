@@ -323,6 +323,16 @@ class TestCompletion:
         assert [call.prompt for call in calls] == prompts
         assert len({call.request_id for call in calls}) == len(prompts)
 
+    @pytest.mark.parametrize(("n", "seeds"), [(1, [7, 7]), (2, [7, 8, 7, 8])])
+    def test_a_seed_counts_the_choices_of_each_prompt(self, n: int, seeds: list[int]) -> None:
+        calls = completion(prompt=["a", "a"], n=n, seed=7).to_calls("r")
+        assert [call.sampling.seed for call in calls] == seeds
+
+    @pytest.mark.parametrize("n", [1, 3])
+    def test_without_a_seed_equal_prompts_are_drawn_apart(self, n: int) -> None:
+        calls = completion(prompt=["a"] * 4, n=n).to_calls("r")
+        assert len({call.sampling.seed for call in calls}) == 4 * n
+
     @pytest.mark.parametrize(
         "fields",
         [
