@@ -16,6 +16,9 @@ __all__ = ["NUM_PASSES", "fit"]
 # Learning rate of each pass.
 _RATES = (0.2, 0.2, 0.2, 0.1, 0.1, 0.1, 0.05, 0.05)
 NUM_PASSES = len(_RATES)
+# Squared gradients that a weight ends with at most: as if it had been learned from a few dozen outcomes, so that it
+# follows another target soon.
+_MOST_SQUARES = 10.0
 
 
 def fit(
@@ -30,8 +33,8 @@ def fit(
     """Starts from `start`, by default from nothing. Each pass starts with empty memory and its own order, so that
     nothing is learned by heart. `on_reply` is called `NUM_PASSES` times a recording.
 
-    Squared gradients are halved after each pass: at the end they stand for about one pass, and the weights still
-    follow a target that differs from the recorded one.
+    Squared gradients are halved after each pass and bounded after the last, so that the weights still follow a target
+    that differs from the recorded one.
     """
     weights, order = start or Weights.zero(), np.random.default_rng(seed)
     for rate in _RATES:
@@ -52,4 +55,4 @@ def fit(
             on_reply()
         learned = policies[0].weights
         weights = Weights(learned.values, learned.squares / 2)
-    return weights
+    return Weights(weights.values, np.minimum(weights.squares, _MOST_SQUARES))
