@@ -86,16 +86,31 @@ class OutputStream:
             self._ends.append(len(self._text))
             if number <= self._min_tokens:
                 self._protected = len(self._text)
-            elif new and (match := find_stop_string(self._text, self._stops, after=self._protected)):
-                text, ids = self._take(match.end if self._include_stop else match.start)
-                withdrawn = max(0, num_held - len(ids))
-                return Delivery(text, ids, "stop", match.stop, max(0, len(ids) - num_held), withdrawn)
+            elif new and (stopped := self._stopped(num_held)):
+                return stopped
         if cut.finish_reason:
-            text = self._text + self._detokenizer.flush()
+            new = self._detokenizer.flush()
+            self._text += new
+            if new and self._ends and self._num_committed + cut.num_text > self._min_tokens:
+                # What no token completed is text of the last one.
+                self._ends[-1] = len(self._text)
+                if stopped := self._stopped(num_held):
+                    return stopped
+            text = self._text
             ids = (*self._token_ids, *token_ids[cut.num_text : cut.num_kept])
         else:
             text, ids = self._take(len(self._text) - held_back(self._text, self._stops))
         return Delivery(text, ids, cut.finish_reason, cut.stop_token_id, cut.num_kept)
+
+    def _stopped(self, num_held: int) -> Delivery | None:
+        """The end, if a stop string is complete; `num_held` of the tokens not delivered are of earlier steps."""
+        match = find_stop_string(self._text, self._stops, after=self._protected)
+        if match is None:
+            return None
+        text, ids = self._take(match.end if self._include_stop else match.start)
+        return Delivery(
+            text, ids, "stop", match.stop, max(0, len(ids) - num_held), num_withdrawn=max(0, num_held - len(ids))
+        )
 
     def _take(self, num_characters: int) -> tuple[str, tuple[int, ...]]:
         """Removes the first `num_characters` of the held text, and the fewest tokens that give them."""

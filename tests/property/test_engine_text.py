@@ -25,7 +25,7 @@ PIECES: list[str | bytes] = [
     b"\x98\x80a",
     " ",
 ]
-TEXTS = ["a", "ab", "aba", " a", "b a", "é", "€", "好a", "😀", "bb"]
+TEXTS = ["a", "ab", "aba", " a", "b a", "é", "€", "好a", "😀", "bb", "\ufffd"]
 
 bytes_of_text = st.text(alphabet="aé€😀 ", max_size=12).map(lambda text: list(text.encode()))
 any_bytes = st.lists(st.sampled_from([97, 32, 0x80, 0xBD, 0xC3, 0xE4, 0xF0, 0xFF]), max_size=90)

@@ -177,3 +177,23 @@ def test_the_text_of_a_stop_token_may_be_included() -> None:
     assert stream(include_stop=True).push([97, EOS]) == Delivery("a", (97, EOS), "stop", None, 2)
     # its text may complete a stop string
     assert stream("a ha", **included).push([97, HA]) == Delivery("a ha", (97, HA), "stop", "a ha", 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("steps", [[[97, 0xC3, 98]], [[97], [0xC3], [98]], [[97, 0xC3], [EOS]]])
+def test_a_stop_string_in_what_is_flushed_at_the_end(steps: list[list[int]]) -> None:
+    """Bytes that no token completed are U+FFFD, which is text like any other."""
+    output = stream("\ufffd", max_tokens=2)
+    deliveries = []
+    for step in steps:
+        deliveries.append(output.push(step))
+        if deliveries[-1].finish_reason:
+            break
+    assert "".join(delivery.text for delivery in deliveries) == "a"
+    assert [token for delivery in deliveries for token in delivery.token_ids] == [97]
+    assert (deliveries[-1].finish_reason, deliveries[-1].stop_reason) == ("stop", "\ufffd")
+    assert sum(delivery.num_committed - delivery.num_withdrawn for delivery in deliveries) == 1
+
+
+def test_what_is_flushed_within_the_fewest_tokens_ends_nothing() -> None:
+    output = stream("\ufffd", max_tokens=2, min_tokens=2)
+    assert output.push([97, 0xC3]) == Delivery("a\ufffd", (97, 0xC3), "length", None, 2)
