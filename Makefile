@@ -41,7 +41,7 @@ bench: $(STAMP)
 	for policy in autoregressive chain recycling balanced suffix goose anisotropic; do \
 		$(BIN)/goose bench tau --chat --limit 10 --policy $$policy --prompts $(PROMPTS) || exit 1; done
 
-# The whole of what tests/equivalence/test_embedded_exact.py samples; takes about an hour on two cores.
+# The whole of what tests/equivalence/test_embedded_exact.py samples; takes well over an hour on two cores.
 exact: $(STAMP)
 	@test -n "$(PROMPTS)" || { echo 'Name prompt files: make exact PROMPTS="gsm8k.jsonl mt_bench.jsonl"' >&2; exit 1; }
 	$(BIN)/goose bench exact --limit 10 --temperature 0.8 --prompts $(PROMPTS)

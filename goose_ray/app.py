@@ -42,6 +42,7 @@ _SERVER_LIMITS: dict[str, Any] = {
     "max_queued_requests": 64,
     "backpressure_config": {"status_code": 429, "retry_after_s": 2.0},
     "health_check_period_s": 5.0,
+    "health_check_timeout_s": 10.0,
     "graceful_shutdown_timeout_s": 30.0,
     # the ingress logs every request; a line more for each call behind it says nothing new
     "logging_config": {"enable_access_log": False},

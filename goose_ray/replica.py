@@ -253,4 +253,7 @@ def _in_the_clients_words(error: InvalidRequestError, call: GenerateCall) -> Inv
     """The engine names its own fields; the client sent others."""
     names = {"prompt": call.prompt_param, None: call.prompt_param, "policy": "goose.policy"}
     param = names.get(error.param, error.param)
-    return InvalidRequestError(error.message, param, error.code, error.status)
+    message = error.message
+    if error.param == "policy":
+        message = message.replace("policy", "goose.policy", 1)
+    return InvalidRequestError(message, param, error.code, error.status)

@@ -18,8 +18,8 @@ def fit_to_context(call: GenerateCall, num_prompt_tokens: int, context_length: i
     sampling = call.sampling
     if room < 1:
         raise InvalidRequestError(
-            f"This model's maximum context length is {context_length} tokens; your {call.prompt_param} came to "
-            f"{num_prompt_tokens} and leave no room for an answer. Please shorten them.",
+            f"This model's maximum context length is {context_length} tokens; the {num_prompt_tokens} of your "
+            f"{call.prompt_param} leave no room for an answer. Please shorten your {call.prompt_param}.",
             param=call.prompt_param,
             code="context_length_exceeded",
         )

@@ -4,6 +4,7 @@ Four kinds: those we serve; those that change nothing about the answer (accepted
 would change it and are not implemented (refused unless neutral); all others (refused as unrecognized).
 """
 
+import math
 import secrets
 from dataclasses import replace
 from typing import Annotated, Any
@@ -113,8 +114,8 @@ class SamplingFields(WireModel):
             # the spelling that JSON has for an integer, so that no id comes under two keys
             if not (key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS and str(int(key)) == key):
                 raise PydanticCustomError("logit_bias_key", 'Keys should be token ids such as "42"')
-            if not isinstance(bias, int | float) or isinstance(bias, bool):
-                raise PydanticCustomError("logit_bias_value", "Biases should be numbers", {"at": key})
+            if not isinstance(bias, int | float) or isinstance(bias, bool) or not math.isfinite(bias):
+                raise PydanticCustomError("logit_bias_value", "Biases should be finite numbers", {"at": key})
         return value
 
     @property

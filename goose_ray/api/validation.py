@@ -23,13 +23,13 @@ _INLINE_BYTES = 64 * 1024
 
 
 class WireModel(BaseModel):
-    """Base of everything a client sends: unknown fields and coercions ("0.5" for 0.5) are refused.
+    """Base of everything a client sends: unknown fields, coercions ("0.5" for 0.5) and NaN are refused.
 
     Pydantic collects every error of a value, which of a large one is millions, at a kilobyte each: lists of wire
     models are to `fail_fast`, and dicts are checked by validators that stop at the first fault.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod

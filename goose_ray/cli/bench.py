@@ -97,7 +97,7 @@ def tau(
     "--policy",
     "policies",
     multiple=True,
-    default=("autoregressive", "chain", "goose"),
+    default=("autoregressive", "chain", "goose", "anisotropic"),
     show_default=True,
     help="Tree policy; repeat for more.",
 )

@@ -1,5 +1,6 @@
 """Which requests an engine can serve at all, however long they wait. Knows no queue."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,10 +34,14 @@ class AdmissionRules:
         ids = np.asarray(request.prompt_token_ids)
         if ids.dtype.kind != "i" or ids.min() < 0 or ids.max() >= self.vocab_size:
             raise InvalidRequestError(f"prompt token ids must be integers from 0 to {self.vocab_size - 1}", "prompt")
-        for token, _ in request.sampling.logit_bias:
-            if token >= self.vocab_size:
+        self._check_vocabulary("logit_bias", (token for token, _ in request.sampling.logit_bias))
+        self._check_vocabulary("stop_token_ids", request.sampling.stop_token_ids)
+
+    def _check_vocabulary(self, field: str, token_ids: Iterable[int]) -> None:
+        for token in token_ids:
+            if not 0 <= token < self.vocab_size:
                 raise InvalidRequestError(
-                    f"logit_bias token ids must be from 0 to {self.vocab_size - 1}, not {token}", "logit_bias"
+                    f"{field} must be token ids from 0 to {self.vocab_size - 1}, not {token}", field
                 )
 
     def _check_length(self, num_prompt: int, max_tokens: int) -> None:

@@ -34,6 +34,15 @@ def test_what_does_not_fit_is_refused(max_tokens: int, clip: bool, num_prompt: i
     assert refused.value.param == ("messages" if chat else "prompt")
 
 
+def test_a_prompt_that_leaves_no_room_is_told_so() -> None:
+    with pytest.raises(InvalidRequestError) as refused:
+        fit_to_context(call(1, clip=True), 100, 100)
+    assert str(refused.value) == (
+        "This model's maximum context length is 100 tokens; the 100 of your messages leave no room for an answer. "
+        "Please shorten your messages."
+    )
+
+
 def test_a_limit_that_fits_no_prompt_is_the_field_at_fault() -> None:
     with pytest.raises(InvalidRequestError, match="100 tokens") as refused:
         fit_to_context(call(100, clip=False), 1, 100)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import threading
 from typing import Any
 
@@ -249,8 +250,19 @@ class TestBody:
     def test_a_wrong_value_is_shown_as_it_was_written(self, value: Any, shown: str) -> None:
         assert str(refusal_of_chat(messages=value)).endswith(f", not {shown}")
 
-    def test_a_value_that_json_has_no_name_for(self) -> None:
-        assert "not NaN" in str(refusal_of_chat(top_k=float("nan")))
+    @pytest.mark.parametrize(
+        ("fields", "param"),
+        [
+            ({"temperature": math.nan}, "temperature"),
+            ({"presence_penalty": math.nan}, "presence_penalty"),
+            ({"logit_bias": {"5": math.nan}}, "logit_bias.5"),
+        ],
+    )
+    def test_what_is_no_number_is_refused_by_the_name_that_was_sent(self, fields: dict[str, Any], param: str) -> None:
+        error = refusal_of_chat(**fields)
+        assert error.param == param
+        assert "finite number" in str(error)
+        assert "NaN" in str(error)
 
     @pytest.mark.parametrize(
         "fields",

@@ -126,7 +126,7 @@ def test_bench_exact_in_process(tiny: Path, prompts: tuple[Path, Path]) -> None:
     report = json.loads(result.stdout)
     assert report["exact"]
     kinds = [(check["kind"], check["policy"], check["concurrency"]) for check in report["checks"]]
-    policies = ("autoregressive", "chain", "goose")
+    policies = ("autoregressive", "chain", "goose", "anisotropic")
     greedy = [("greedy", policy, concurrency) for policy in policies for concurrency in (1, 8)]
     assert kinds == greedy + [("sampled", *check[1:]) for check in greedy[1:]]
     assert all(check["num_cases"] == 4 for check in report["checks"])
