@@ -1,12 +1,25 @@
 """How many tokens a call may generate. Knows lengths alone, neither tokens nor models."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from goose_ray.api.calls import GenerateCall
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.errors import InvalidRequestError
 
-__all__ = ["fit_to_context"]
+__all__ = ["fit_to_context", "refuse_too_many_ids"]
+
+
+def refuse_too_many_ids(calls: Sequence[GenerateCall], kv_cache_tokens: int) -> None:
+    """Raises InvalidRequestError for token ids that no replica can hold, before any are sent to one for each choice."""
+    for call in calls:
+        if isinstance(call.prompt, tuple) and len(call.prompt) > kv_cache_tokens:
+            raise InvalidRequestError(
+                f"This deployment's KV cache holds {kv_cache_tokens} tokens; the {len(call.prompt)} of your "
+                f"{call.prompt_param} do not fit. Please shorten your {call.prompt_param}.",
+                param=call.prompt_param,
+                code="context_length_exceeded",
+            )
 
 
 def fit_to_context(call: GenerateCall, num_prompt_tokens: int, context_length: int) -> SamplingParams:

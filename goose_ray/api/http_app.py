@@ -3,6 +3,7 @@
 import logging
 import uuid
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
 from fastapi import FastAPI, Query, Request
@@ -17,6 +18,7 @@ from goose_ray.api.calls import Delta, GenerateCall
 from goose_ray.api.chat import ChatCompletionRequest
 from goose_ray.api.cluster_views import acceptance_view, health_view, steps_view
 from goose_ray.api.completions import CompletionRequest
+from goose_ray.api.context import refuse_too_many_ids
 from goose_ray.api.errors import ErrorReply, to_reply
 from goose_ray.api.rendering import ChatRenderer, CompletionRenderer, Renderer, RenderOptions
 from goose_ray.api.responses import ModelList, ModelObject
@@ -26,7 +28,7 @@ from goose_ray.api.validation import RequestParser, WireModel
 from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
 from goose_ray.telemetry.metrics import METRICS_CONTENT_TYPE, render_metrics
 
-__all__ = ["build_http_app"]
+__all__ = ["HttpLimits", "build_http_app"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +39,20 @@ _OWNER = "goose-ray"
 _EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-def build_http_app(backend: Backend, model: str, *, max_body_bytes: int, max_calls_at_once: int) -> FastAPI:
-    """`model` is the one name that requests may ask for.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What one request may cost."""
 
-    Of a request for many choices `max_calls_at_once` are under way at a time: all at once would be more than replicas
-    take, and it would never be answered.
-    """
+    max_body_bytes: int
+    # Of its choices so many are under way at a time: all of them are more than replicas take, and would be refused.
+    max_calls_at_once: int
+    kv_cache_tokens: int
+
+
+def build_http_app(backend: Backend, model: str, *, limits: HttpLimits) -> FastAPI:
+    """`model` is the one name that requests may ask for."""
     app = FastAPI(title="Goose", description="OpenAI-compatible API of goose-ray.")
-    routes = _Routes(backend, model, max_body_bytes, max_calls_at_once)
+    routes = _Routes(backend, model, limits)
     app.add_api_route("/v1/chat/completions", routes.chat_completions, methods=["POST"])
     app.add_api_route("/v1/completions", routes.completions, methods=["POST"])
     for path, endpoint in (
@@ -67,11 +75,10 @@ def build_http_app(backend: Backend, model: str, *, max_body_bytes: int, max_cal
 
 
 class _Routes:
-    def __init__(self, backend: Backend, model: str, max_body_bytes: int, max_calls_at_once: int) -> None:
+    def __init__(self, backend: Backend, model: str, limits: HttpLimits) -> None:
         self._backend = backend
         self._model = model
-        self._max_body_bytes = max_body_bytes
-        self._max_calls_at_once = max_calls_at_once
+        self._limits = limits
         self._parser = RequestParser()
 
     async def chat_completions(self, request: Request) -> Response:
@@ -106,7 +113,7 @@ class _Routes:
         return Response(render_metrics(view, self._model), media_type=METRICS_CONTENT_TYPE)
 
     async def _read(self, model: type[_Wire], request: Request) -> _Wire:
-        body = await read_body(request, self._max_body_bytes)
+        body = await read_body(request, self._limits.max_body_bytes)
         return await self._parser.parse(model, request.headers.get("content-type"), body)
 
     def _render_options(self, wire: SamplingFields, response_id: str) -> RenderOptions:
@@ -144,7 +151,8 @@ class _Routes:
         )
 
     async def _answer(self, wire: SamplingFields, calls: Sequence[GenerateCall], renderer: Renderer) -> Response:
-        deltas = merged(self._backend, calls, max_at_once=self._max_calls_at_once)
+        refuse_too_many_ids(calls, self._limits.kv_cache_tokens)
+        deltas = merged(self._backend, calls, max_at_once=self._limits.max_calls_at_once)
         if not wire.stream:
             return _json(renderer.whole(await collect(deltas, len(calls))).to_json())
         # The first delta is awaited before the status is sent: whatever refuses the request still gets its own status.

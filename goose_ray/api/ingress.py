@@ -6,7 +6,7 @@ import ray
 from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
-from goose_ray.api.http_app import build_http_app
+from goose_ray.api.http_app import HttpLimits, build_http_app
 from goose_ray.api.serve_backend import ServeBackend
 from goose_ray.api.serve_logging import log_through_serve
 from goose_ray.config import GooseConfig
@@ -20,12 +20,12 @@ class OpenAIIngress:
     def __init__(self, server: DeploymentHandle[Any], config: GooseConfig) -> None:
         log_through_serve()
         backend = ServeBackend(server, caller=ray.get_runtime_context().get_actor_name())
-        self._app = build_http_app(
-            backend,
-            config.model_name,
+        limits = HttpLimits(
             max_body_bytes=config.max_body_bytes,
             max_calls_at_once=config.engine.max_running_requests,
+            kv_cache_tokens=config.engine.kv_cache_tokens,
         )
+        self._app = build_http_app(backend, config.model_name, limits=limits)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return self._app

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from goose.calibration import AcceptanceTable
 from goose_ray.api.backend import ClusterState, ReplicaSteps
 from goose_ray.api.calls import Delta, GenerateCall, PromptInfo
-from goose_ray.api.http_app import build_http_app
+from goose_ray.api.http_app import HttpLimits, build_http_app
 from goose_ray.engine.request import SourceStats, SpeculationStats
 from goose_ray.engine.stats import EngineStats
 from goose_ray.engine.trace import SequenceRecord, StepRecord
@@ -22,6 +22,7 @@ from goose_ray.telemetry.report import Incarnation, ReplicaReport
 
 MODEL = "tiny"
 MAX_BODY_BYTES = 200_000
+LIMITS = HttpLimits(max_body_bytes=MAX_BODY_BYTES, max_calls_at_once=2, kv_cache_tokens=1000)
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
 JSON = {"content-type": "application/json"}
 STATS = SpeculationStats(
@@ -77,9 +78,7 @@ class ScriptedBackend:
 
 
 def client_of(backend: ScriptedBackend) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(
-        build_http_app(backend, MODEL, max_body_bytes=MAX_BODY_BYTES, max_calls_at_once=2), raise_app_exceptions=False
-    )
+    transport = httpx.ASGITransport(build_http_app(backend, MODEL, limits=LIMITS), raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://goose")
 
 
@@ -217,6 +216,14 @@ class TestCompletion:
         assert answer.status_code == 200
         assert [choice["text"] for choice in answer.json()["choices"]] == ["Héllo"] * 128
 
+    def test_ids_that_no_replica_can_hold_are_not_sent_to_one(self) -> None:
+        backend = ScriptedBackend()
+        response = post(backend, "/v1/completions", {"model": MODEL, "prompt": [[5], [5] * 1001], "n": 64})
+        error = response.json()["error"]
+        assert (response.status_code, error["code"], error["param"]) == (400, "context_length_exceeded", "prompt")
+        assert not backend.calls
+        assert post(backend, "/v1/completions", {"model": MODEL, "prompt": [5] * 1000}).status_code == 200
+
     def test_one_failure_ends_all_prompts_of_the_request(self) -> None:
         class FailsSecond(ScriptedBackend):
             async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
@@ -317,7 +324,7 @@ class TestBody:
 
     def test_a_client_that_leaves_before_its_end_is_no_fault(self) -> None:
         async def scenario() -> int:
-            app = build_http_app(ScriptedBackend(), MODEL, max_body_bytes=MAX_BODY_BYTES, max_calls_at_once=2)
+            app = build_http_app(ScriptedBackend(), MODEL, limits=LIMITS)
             messages = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
             sent: list[Any] = []
 
@@ -412,7 +419,7 @@ def test_a_client_that_hangs_up_in_mid_stream_ends_its_calls(path: str, body: di
         backend = ScriptedBackend()
         backend.gate = asyncio.Event()  # never set: without the hang-up the stream would not end
         hanging_up = _hang_up(
-            build_http_app(backend, MODEL, max_body_bytes=MAX_BODY_BYTES, max_calls_at_once=2),
+            build_http_app(backend, MODEL, limits=LIMITS),
             path,
             {**body, "stream": True},
         )
