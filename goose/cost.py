@@ -115,7 +115,7 @@ class CostModel:
             covariance += _PRIOR_COMMON**2
             spread = covariance @ shares
             unknown = float(shares @ spread)
-        elif unknown < _KNOWN**2:
+        else:
             error = min(reach, max(-reach, error))
         gain = spread / (unknown + self._noise**2)
         self._seconds *= np.exp(gain * error)

@@ -84,6 +84,25 @@ def test_a_first_step_that_stalled_is_forgotten_too() -> None:
     assert model.predict(alone(1)) == pytest.approx(true_seconds(alone(1)), rel=0.1)
 
 
+@pytest.mark.parametrize("factor", [10.0, 1e4])
+@pytest.mark.parametrize("seed", [0, 19])
+def test_a_stall_while_little_is_known_is_forgotten(seed: int, factor: float) -> None:
+    rng = np.random.default_rng(seed)
+    model = CostModel(max_rows=8)
+    stalled = int(rng.integers(5, 20))
+    ratios = []
+    for step in range(60):
+        rows = int(rng.integers(1, 9))
+        sequences = int(rng.integers(1, rows + 1))
+        context = int(rng.choice([0, 50, 2000]))
+        shape = StepShape(rows, sequences, context, context * rows // sequences)
+        seconds = 1e-3 * (1 + rows / 30) + 1e-7 * shape.attended + 1e-5 * sequences
+        if step >= 40:
+            ratios.append(model.predict(shape) / seconds)
+        model.observe(shape, seconds * rng.lognormal(0, 0.1) * (factor if step == stalled else 1.0))
+    assert 1 / 3 < min(ratios) <= max(ratios) < 3
+
+
 def test_a_slower_machine_is_followed_also_at_rows_that_do_not_occur() -> None:
     model = measured()
     rng = np.random.default_rng(1)
