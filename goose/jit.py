@@ -23,10 +23,13 @@ except ImportError:
 
 
 def jit(function: FunctionT) -> FunctionT:
-    """Compiles at the first call with arguments of new types. The result behaves like `function`, only faster."""
+    """Compiles at the first call with arguments of new types. The result behaves like `function`, only faster.
+
+    It runs without the interpreter's lock: what it changes, no other thread may touch meanwhile.
+    """
     if numba is None:
         return function
-    compiled: FunctionT = numba.njit(cache=True, error_model="numpy", _nrt=False)(function)
+    compiled: FunctionT = numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(function)
     return compiled
 
 

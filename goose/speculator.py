@@ -37,6 +37,7 @@ class Speculator:
     Without a budget (None) it is automatic: policies that can take in each step the nodes that give the most tokens a
     second by `propose`'s `step_seconds`; the others, and all without it, have AUTOMATIC_NODES. `harvest_k` is how many
     successors a harvested row is worth keeping, `pool_tokens` how much of past outputs the source `pool` keeps.
+    Where numba is installed, `anisotropic` builds the trees of large batches on `num_threads`, at most four.
     `builders` are the policies by name, by default the registered ones.
     """
 
@@ -47,6 +48,7 @@ class Speculator:
         budget: int | None = AUTOMATIC_NODES,
         harvest_k: int = 10,
         pool_tokens: int = DEFAULT_POOL_TOKENS,
+        num_threads: int = 1,
         builders: Mapping[str, PolicyBuilder] = POLICIES,
     ) -> None:
         if budget is not None and budget < 1:
@@ -55,7 +57,9 @@ class Speculator:
             raise ValueError(f"harvest_k must be at least 1, not {harvest_k}")
         if pool_tokens < 0:
             raise ValueError(f"pool_tokens must be at least 0, not {pool_tokens}")
-        self._sources = SourceSet(harvest_k=harvest_k, pool_tokens=pool_tokens)
+        if num_threads < 1:
+            raise ValueError(f"num_threads must be at least 1, not {num_threads}")
+        self._sources = SourceSet(harvest_k=harvest_k, pool_tokens=pool_tokens, num_threads=num_threads)
         self._builders = builders
         # Built when first asked for, because one may compile and set memory aside; the default policy now.
         self._policies: dict[str, TreePolicy] = {}

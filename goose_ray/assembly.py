@@ -151,6 +151,7 @@ def _speculator(config: EngineConfig) -> Speculator:
             budget=None if config.budget == "auto" else config.budget,
             harvest_k=config.harvest_k,
             pool_tokens=config.pool_tokens,
+            num_threads=config.num_threads or 1,
             builders=builders,
         )
     except UnknownNameError as error:

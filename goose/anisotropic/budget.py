@@ -50,7 +50,7 @@ class TreeLimits:
     # [num_sequences] float64: least path probability beyond the floor
     thresholds: NDArray[np.float64]
 
-    def of(self, chosen: NDArray[np.bool_]) -> "TreeLimits":
+    def of(self, chosen: NDArray[np.bool_] | slice) -> "TreeLimits":
         """Those of the chosen sequences."""
         return TreeLimits(self.targets[chosen], self.floors[chosen], self.max_nodes[chosen], self.thresholds[chosen])
 

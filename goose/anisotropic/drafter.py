@@ -6,15 +6,15 @@ model among all; weights hold no text. A request's prompt is seen by itself alon
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.archive import UNSALTED, TextArchive
 from goose.anisotropic.budget import TreeLimits
+from goose.anisotropic.builders import TreeBuilders
 from goose.anisotropic.harvest import add_rows
-from goose.anisotropic.steps import build_trees, commit_tokens, learn_paths, move_text
+from goose.anisotropic.steps import commit_tokens, learn_paths, move_text
 from goose.anisotropic.successors import new_successors
 from goose.anisotropic.weights import Weights
 from goose.anisotropic.workspace import (
@@ -26,7 +26,6 @@ from goose.anisotropic.workspace import (
     Requests,
     Workspace,
     new_requests,
-    new_workspace,
 )
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest, RequestStates, TreeQuery
@@ -53,16 +52,17 @@ class _Request:
 class Drafter:
     """`max_positions`: tokens of text kept, live and past; live requests that need more get more.
 
-    `learning_rate` 0 freezes the weights. Raises RequestStateError on a verb out of order.
+    `learning_rate` 0 freezes the weights. `num_threads` build trees. Raises RequestStateError on a verb out of order.
     """
 
-    def __init__(self, weights: Weights, *, max_positions: int, learning_rate: float) -> None:
+    def __init__(self, weights: Weights, *, max_positions: int, learning_rate: float, num_threads: int = 1) -> None:
         self._archive = TextArchive(max_positions)
         self._memory = Memory(self._archive.texts, new_successors(), weights.values.copy(), weights.squares.copy())
         self._learning_rate = learning_rate
         self._slots = new_requests(8)
         self._free_slots = list(range(8))
-        self._work = new_workspace()
+        self._builders = TreeBuilders(num_threads)
+        self._work = self._builders.workspaces[0]
         self._requests = RequestStates[_Request]("the drafter")
         self._slot_of: dict[str, int] = {}
         self._num_owners = 0
@@ -81,7 +81,7 @@ class Drafter:
 
     @property
     def workspace(self) -> Workspace:
-        """What the last tree was made from; to be read, and gone with the next."""
+        """What the last tree was made from, that of this thread; to be read, and gone with the next."""
         return self._work
 
     @property
@@ -120,35 +120,16 @@ class Drafter:
         `source_bits` [8] translates the bits of `goose.anisotropic.candidates` to those of `TokenTree.sources`.
         """
         states = [self._requests[query.request_id] for query in queries]
-        starts = np.empty(len(queries) + 1, np.int64)
-        room = int(limits.max_nodes.sum())
-        columns, probs, path_probs = np.empty((4, room), np.int64), np.empty(room, np.float32), np.empty(room)
-        build_trees(
+        trees, path_probs = self._builders.build(
             self._memory,
             self._slots,
-            self._work,
             np.array([state.slot for state in states], dtype=np.int64),
-            limits.thresholds,
-            limits.floors,
-            limits.max_nodes,
+            limits,
             np.array([query.max_depth for query in queries], dtype=np.int64),
-            np.concatenate([state.stop_ids for state in states]),
-            np.cumsum([0] + [len(state.stop_ids) for state in states]),
+            [state.stop_ids for state in states],
             source_bits,
-            starts,
-            columns,
-            probs,
-            path_probs,
         )
-        total = int(starts[-1])
-        token_ids, parents, depths, sources = columns[:, :total].copy()
-        kept_probs = probs[:total].copy()
-        bounds = starts.tolist()
-        trees = [
-            TokenTree(token_ids[i:j], parents[i:j], depths[i:j], sources[i:j], kept_probs[i:j])
-            for i, j in pairwise(bounds)
-        ]
-        return trees if total <= max_nodes else _cut(trees, path_probs[:total], starts, max_nodes)
+        return trees if len(path_probs) <= max_nodes else _cut(trees, path_probs, max_nodes)
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
         if outcomes:
@@ -255,14 +236,15 @@ def _bounds(parts: Sequence[IntArray]) -> IntArray:
     return np.cumsum([0] + [len(part) for part in parts])
 
 
-def _cut(trees: list[TokenTree], path_probs: NDArray[np.float64], starts: IntArray, max_nodes: int) -> list[TokenTree]:
+def _cut(trees: list[TokenTree], path_probs: NDArray[np.float64], max_nodes: int) -> list[TokenTree]:
     """The trees of the likeliest `max_nodes` nodes of all and every anchor.
 
     What stays is connected: of equals the earlier stays, which is the parent if one of them is.
     """
+    starts = np.cumsum([0] + [tree.num_nodes for tree in trees[:-1]])
     order: NDArray[np.float64] = -path_probs
-    order[starts[:-1]] = -np.inf
+    order[starts] = -np.inf
     kept = np.zeros(len(path_probs), np.bool_)
     kept[np.argsort(order, kind="stable")[:max_nodes]] = True
-    parts = np.split(kept, starts[1:-1])
+    parts = np.split(kept, starts[1:])
     return [tree.only(np.flatnonzero(part)) for tree, part in zip(trees, parts, strict=True)]

@@ -63,6 +63,7 @@ class AnisotropicPolicy:
             weights or Weights.prior(),
             max_positions=constants.max_positions,
             learning_rate=constants.learning_rate,
+            num_threads=sources.num_threads,
         )
         self._nodes, self._time = NodeBudget(), TimeBudget()
         self._requests = RequestStates[_Request](f"policy {self.name!r}")

@@ -37,13 +37,14 @@ SourceT = TypeVar("SourceT")
 
 
 class SourceSet:
-    """One instance of every registered source."""
+    """One instance of every registered source. `num_threads` is how many a policy may draft with."""
 
-    def __init__(self, *, harvest_k: int, pool_tokens: int = DEFAULT_POOL_TOKENS) -> None:
+    def __init__(self, *, harvest_k: int, pool_tokens: int = DEFAULT_POOL_TOKENS, num_threads: int = 1) -> None:
         settings = SourceSettings(harvest_k=harvest_k, pool_tokens=pool_tokens)
         self._sources = {name: build(settings) for name, build in SOURCES.items()}
         self._bits = {name: 1 << number for number, name in enumerate(SOURCE_NAMES)}
         self.harvest_k = harvest_k
+        self.num_threads = num_threads
 
     def __getitem__(self, name: str) -> DraftSource:
         if name not in self._sources:

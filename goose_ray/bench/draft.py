@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from goose.anisotropic import drafter
+from goose.anisotropic import builders, drafter
 from goose.calibration import AcceptanceTable
 from goose.observation import Harvest, HarvestOrigin, TreeOutcome
 from goose.speculator import Speculator
@@ -33,7 +33,7 @@ _MAX_TAU = 6
 _SEED = 7
 # Where the time goes: functions that do a whole batch. The first four are those of `anisotropic`.
 _STAGES: dict[str, tuple[Any, str]] = {
-    "build": (drafter, "build_trees"),
+    "build": (builders, "build_trees"),
     "learn": (drafter, "learn_paths"),
     "commit": (drafter, "commit_tokens"),
     "rows": (drafter, "add_rows"),
@@ -46,7 +46,7 @@ class Share:
     """Microseconds per sequence and step: the median over steps."""
 
     wall_us: float
-    # of this thread
+    # of all threads together
     cpu_us: float
 
 
@@ -75,6 +75,7 @@ class DraftRun:
     batch_size: int
     vocab_size: int
     steps: int
+    num_threads: int = 1
 
     def measure(self, context: int) -> DraftCost:
         """`context`: tokens of prompt and reply when measuring begins."""
@@ -106,7 +107,7 @@ class DraftRun:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    # propose, observe: seconds by the wall clock and of this thread
+    # propose, observe: seconds by the wall clock and of the processor
     seconds: tuple[tuple[float, float], tuple[float, float]]
     num_nodes: int
     num_committed: int
@@ -118,7 +119,7 @@ class _Script:
     def __init__(self, run: DraftRun, context: int) -> None:
         rng = np.random.default_rng(_SEED)
         self._target = MarkovTarget(run.vocab_size, _SEED)
-        self._speculator = Speculator(policy=run.policy, budget=run.budget)
+        self._speculator = Speculator(policy=run.policy, budget=run.budget, num_threads=run.num_threads)
         past = self._target.write(_NUM_PAST, _PAST_PROMPT + _PAST_REPLY, rng)
         for number in range(_NUM_PAST):
             self._play_past(past, number)
@@ -192,7 +193,7 @@ class _Script:
 
 @contextmanager
 def _stage_clocks() -> Iterator[dict[str, float]]:
-    """Seconds of this thread that each stage has taken so far."""
+    """Seconds of the processor that each stage has taken so far, on all threads together."""
     spent = dict.fromkeys(_STAGES, 0.0)
     plain = {name: getattr(*place) for name, place in _STAGES.items()}
 
@@ -222,7 +223,7 @@ def _taken(spent: dict[str, float], step: Callable[[], object]) -> dict[str, flo
 
 
 def _clocks() -> tuple[float, float]:
-    return time.perf_counter(), time.thread_time()
+    return time.perf_counter(), time.process_time()
 
 
 def _accepted(tree: TokenTree, reply: IntArray) -> IntArray:
