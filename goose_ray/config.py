@@ -47,11 +47,11 @@ class EngineConfig(BaseModel):
     )
     max_waiting_requests: int = Field(default=256, ge=0, description="Requests that may wait; more are answered 429.")
     policy: str = Field(
-        default="goose",
+        default="anisotropic",
         description="Tree policy: anisotropic, autoregressive, balanced, chain, goose, recycling or suffix.",
     )
     budget: int | Literal["auto"] = Field(
-        default=60,
+        default="auto",
         description="Nodes verified per sequence and step, anchor included; auto: in each step as many, over the whole "
         "batch, as give the most tokens a second (policy anisotropic; 60 with others).",
     )
