@@ -21,5 +21,5 @@ def test_the_server_is_exact(server: Server, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["bench", "exact", *files, *options])
     report = json.loads(result.stdout)
     assert report["exact"], report
-    assert len(report["checks"]) == 11
+    assert len(report["checks"]) == 15
     assert all(check["num_cases"] == 2 for check in report["checks"])
