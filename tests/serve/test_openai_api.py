@@ -175,7 +175,7 @@ class TestBatch:
                             messages=[{"role": "user", "content": "Count slowly. " * (1 + 20 * number)}],
                             temperature=0,
                             max_tokens=16,
-                            extra_body={"ignore_eos": True},
+                            extra_body={"ignore_eos": True, "goose": {"policy": "goose"}},
                         )
                         for number in range(8)
                     )
