@@ -76,9 +76,9 @@ class World:
             assert [self.written[slot] for slot in known.tolist()] == [self.written[slot] for slot in own[: len(known)]]
             self.allocator.free(np.array(own[: len(known)], dtype=np.int64))
             own.clear()
-        for other, known in ((salt, len(text)), ("another", 0)):
+        for other, num_known in ((salt, len(text)), ("another", 0)):
             probe = self.cache.pin(np.array([*text, ALPHABET]), other)
-            assert probe.num_tokens == known
+            assert probe.num_tokens == num_known
             self.cache.release(probe)
 
     def leave(self, user: int, *, publish: bool) -> None:

@@ -20,7 +20,7 @@ SERVER = {
     },
 }
 # less than Serve lets through, so that the engine's own limit shows too
-ENGINE = {"max_running_requests": 2, "max_waiting_requests": 1}
+ENGINE = {"max_running_requests": 2, "max_waiting_requests": 1, "budget": 60}
 
 BODY: dict[str, Any] = {
     "model": MODEL,

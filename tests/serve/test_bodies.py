@@ -9,7 +9,7 @@ import pytest
 
 from serve.helpers import MODEL, Server, eventually
 
-APPLICATION = {"args": {"model": MODEL, "max_body_bytes": 2_000_000, "engine": {"max_model_len": 1024}}}
+APPLICATION = {"args": {"model": MODEL, "max_body_bytes": 2_000_000, "engine": {"max_model_len": 1024, "budget": 60}}}
 SERVER = {"autoscaling_config": {"min_replicas": 1, "max_replicas": 1, "target_ongoing_requests": 8}}
 JSON = {"content-type": "application/json"}
 

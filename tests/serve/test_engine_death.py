@@ -13,6 +13,7 @@ APPLICATION = {
 }
 # as in faulty_app, which is not imported: it takes Ray Serve and torch with it
 POISON = 13_579
+ENGINE = {"budget": 60}
 SERVER = {"autoscaling_config": {"min_replicas": 1, "max_replicas": 1, "target_ongoing_requests": 8}}
 
 

@@ -10,6 +10,7 @@ import ray
 
 from serve.helpers import MODEL, Server, eventually
 
+ENGINE = {"budget": 60}
 SERVER = {"autoscaling_config": {"min_replicas": 1, "max_replicas": 1, "target_ongoing_requests": 8}}
 
 

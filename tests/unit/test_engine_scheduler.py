@@ -103,7 +103,7 @@ def test_prompts_of_one_length_are_computed_one_after_another() -> None:
     plan, memory = scheduler(rows=16)
     for name in "abc":
         plan.add(sequence(name, 20))
-    order = []
+    order: list[str] = []
     while len(order) < 3:
         schedule = plan.schedule()
         order += [name for name, _, has_tree in chains(schedule) if has_tree and name not in order]
