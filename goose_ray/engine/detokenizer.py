@@ -70,8 +70,12 @@ class Detokenizer:
 
     def _break_run(self, text: str) -> str:
         """Gives up all but the last few tokens of a long run of bytes that make no character."""
-        last = len(self._window) - (_MAX_CHARACTER_BYTES - 1)
-        for split in range(last, last - 2 * _MAX_CHARACTER_BYTES, -1):
+        last, num_waiting = len(self._window), _MAX_CHARACTER_BYTES - 1
+        while last > 1 and num_waiting:
+            last -= 1
+            # A token without text (a special one) between the bytes of a character is none of them.
+            num_waiting -= self._tokenizer.decode(self._window[last : last + 1]) != ""
+        for split in range(last, max(0, last - 2 * _MAX_CHARACTER_BYTES), -1):
             head = self._tokenizer.decode(self._window[:split])
             if head + self._tokenizer.decode(self._window[split:]) == text:
                 break

@@ -63,6 +63,13 @@ def test_a_burst_gives_what_single_tokens_give() -> None:
     assert detokenizer.feed(list("€".encode())[-1:]) == "€"
 
 
+def test_special_tokens_inside_a_character_at_the_end_of_a_long_run_of_bytes_do_not_break_it() -> None:
+    tokenizer = FakeTokenizer(specials=(SPECIAL,))
+    first, *others = "\N{GRINNING FACE}".encode()
+    tokens = [0x80] * 61 + [first, SPECIAL, SPECIAL, SPECIAL, *others]
+    assert "".join(pieces(tokens, tokenizer)) == tokenizer.decode(tokens) == "\ufffd" * 61 + "\N{GRINNING FACE}"
+
+
 def test_nothing_fed_is_nothing_said() -> None:
     detokenizer = Detokenizer(FakeTokenizer())
     assert detokenizer.feed([]) == ""
