@@ -5,7 +5,7 @@ Compiled steps run without the interpreter's lock; as plain Python the threads w
 """
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 
 import numpy as np
@@ -63,7 +63,11 @@ class TreeBuilders:
         if self._others is None or num_parts == 1:
             return part(0)
         others = [self._others.submit(part, number) for number in range(1, num_parts)]
-        trees, path_probs = part(0)
+        try:
+            trees, path_probs = part(0)
+        finally:
+            # Whatever happened here, nobody may read on when the caller changes what is read.
+            wait(others)
         found = [path_probs]
         for other in others:
             more, path_probs = other.result()
