@@ -4,10 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
-
-from goose_ray.api.calls import Delta, GenerateCall, PromptInfo
-from goose_ray.errors import InvalidRequestError, OverloadedError
-from tests.scripted_backend import (
+from scripted_backend import (
     CHAT,
     MODEL,
     STATS,
@@ -16,6 +13,9 @@ from tests.scripted_backend import (
     post,
     request,
 )
+
+from goose_ray.api.calls import Delta, GenerateCall, PromptInfo
+from goose_ray.errors import InvalidRequestError, OverloadedError
 
 
 class TestChat:

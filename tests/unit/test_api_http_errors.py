@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-
-from goose_ray.api.http_app import build_http_app
-from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedError
-from tests.scripted_backend import (
+from scripted_backend import (
     CHAT,
     JSON,
     LIMITS,
@@ -23,6 +20,9 @@ from tests.scripted_backend import (
     post,
     request,
 )
+
+from goose_ray.api.http_app import build_http_app
+from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedError
 
 
 class TestErrors:

@@ -5,12 +5,12 @@ from typing import Any, ClassVar
 
 import pytest
 from fakes import EOS, FakeTokenizer
+from scripted_backend import CHAT, MODEL, STATS, ScriptedBackend, events_of, post
 
 from goose_ray.api.calls import Delta, PromptInfo, ScoredToken, TokenScores
 from goose_ray.api.failover import Delivery
 from goose_ray.api.scoring import AnswerScores
 from goose_ray.engine.logprobs import TokenLogprobs
-from tests.scripted_backend import CHAT, MODEL, STATS, ScriptedBackend, events_of, post
 
 COMPLETION = {"model": MODEL, "prompt": "Hi"}
 # "é" in two tokens, then "lo", then the end of the answer, which has a name and no text
