@@ -18,16 +18,13 @@ from ray.exceptions import ActorDiedError, RayError
 
 from goose_ray.api.backend import ReplicaSteps
 from goose_ray.api.callers import Callers
-from goose_ray.api.calls import Delta, Failure, GenerateCall, PromptInfo, TokenScores
-from goose_ray.api.context import fit_to_context
-from goose_ray.api.prompts import PromptReader
-from goose_ray.api.scoring import AnswerScores
+from goose_ray.api.calls import Delta, Failure, GenerateCall
+from goose_ray.api.engine_calls import EngineCalls
 from goose_ray.api.serve_logging import log_through_serve
 from goose_ray.assembly import build_engine
 from goose_ray.config import GooseConfig
-from goose_ray.engine.request import GenerationRequest, RequestOutput
 from goose_ray.engine.sampling_params import SamplingParams
-from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
+from goose_ray.errors import EngineDeadError, GooseRayError
 from goose_ray.telemetry.acceptance_aggregator import AGGREGATOR_NAME
 from goose_ray.telemetry.aggregator_link import AggregatorLink
 from goose_ray.telemetry.report import Incarnation, ReplicaReport
@@ -56,7 +53,7 @@ class GooseServer:
         self._config = config
         self._engine = await asyncio.to_thread(build_engine, config)
         self._engine.start()
-        self._prompts = PromptReader(self._engine.tokenizer, self._engine.max_model_len)
+        self._calls = EngineCalls(self._engine)
         self._incarnation = Incarnation(replica_id=serve.get_replica_context().replica_id.unique_id)
         self._report_numbers = itertools.count(1)
         self._callers = Callers(_CallerLiveness().is_dead, self._end_orphan, period_s=_CALLER_PERIOD_S)
@@ -89,19 +86,9 @@ class GooseServer:
 
     async def _generate(self, call: GenerateCall) -> AsyncGenerator[Delta | Failure]:
         try:
-            request = await self._to_request(call)
-            is_first = True
-            echoed = self._prompts.echoed(call, request.prompt_token_ids)
-            scores = AnswerScores(self._engine.tokenizer, offset=len(echoed or ""))
-            async with aclosing(self._engine.generate(request)) as outputs:
-                async for output in outputs:
-                    if output.finish_reason == "abort":
-                        raise GooseRayError("the engine gave this request up; its log says why")
-                    prompt = self._prompt_info(call, request, output, echoed) if is_first else None
-                    yield _delta(output, prompt, None if output.logprobs is None else scores.add(output.logprobs))
-                    is_first = False
-        except InvalidRequestError as error:
-            yield Failure(_in_the_clients_words(error, call))
+            async with aclosing(self._calls.answer(call)) as deltas:
+                async for delta in deltas:
+                    yield delta
         except EngineDeadError as error:
             # returns only if Serve takes the replica down in peace
             await asyncio.wait([self._watch])
@@ -131,7 +118,7 @@ class GooseServer:
         if not self._is_up:
             return
         self._watch.cancel()
-        self._prompts.stop()
+        self._calls.stop()
         await self._callers.stop()
         await self._reporter.stop()
         await asyncio.to_thread(self._engine.stop)
@@ -165,34 +152,8 @@ class GooseServer:
             clip_max_tokens=True,
             policy="autoregressive",
         )
-        async for _ in self._engine.generate(await self._to_request(call)):
+        async for _ in self._engine.generate(await self._calls.to_request(call)):
             pass
-
-    async def _to_request(self, call: GenerateCall) -> GenerationRequest:
-        token_ids = await self._prompts.read(call)
-        return GenerationRequest(
-            request_id=call.request_id,
-            prompt_token_ids=token_ids,
-            sampling=fit_to_context(call, len(token_ids), self._engine.max_model_len),
-            policy=call.policy,
-            cache_salt=call.cache_salt,
-            priority=call.priority,
-        )
-
-    def _prompt_info(
-        self, call: GenerateCall, request: GenerationRequest, output: RequestOutput, echoed: str | None
-    ) -> PromptInfo:
-        token_ids = request.prompt_token_ids
-        scores = None
-        if output.prompt_logprobs is not None:
-            scores = AnswerScores(self._engine.tokenizer).add_prompt(token_ids[0], output.prompt_logprobs)
-        return PromptInfo(
-            len(token_ids),
-            token_ids if call.return_prompt_token_ids else None,
-            num_cached=output.num_cached_tokens,
-            text=echoed,
-            scores=scores,
-        )
 
     def _make_report(self) -> ReplicaReport:
         return ReplicaReport(
@@ -235,25 +196,3 @@ def _cpus_of_this_node() -> int:
     """As Ray counts them, which knows the limits of a container."""
     node_id = ray.get_runtime_context().get_node_id()
     return next(int(node["Resources"].get("CPU", 1)) for node in ray.nodes() if node["NodeID"] == node_id)
-
-
-def _delta(output: RequestOutput, prompt: PromptInfo | None, scores: tuple[TokenScores, ...] | None) -> Delta:
-    return Delta(
-        text=output.text,
-        token_ids=output.token_ids,
-        prompt=prompt,
-        finish_reason=output.finish_reason,
-        stop_reason=output.stop_reason,
-        stats=output.stats if output.finish_reason is not None else None,
-        scores=scores,
-    )
-
-
-def _in_the_clients_words(error: InvalidRequestError, call: GenerateCall) -> InvalidRequestError:
-    """The engine names its own fields; the client sent others."""
-    names = {"prompt": call.prompt_param, None: call.prompt_param, "policy": "goose.policy"}
-    param = names.get(error.param, error.param)
-    message = error.message
-    if error.param == "policy":
-        message = message.replace("policy", "goose.policy", 1)
-    return InvalidRequestError(message, param, error.code, error.status)

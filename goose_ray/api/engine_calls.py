@@ -1,0 +1,99 @@
+"""Calls answered by an engine loop: prompts to token ids, steps to deltas, refusals in the client's words.
+
+Knows an engine loop and its tokenizer; knows neither Serve nor who calls.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from goose_ray.api.calls import Delta, GenerateCall, PromptInfo, TokenScores
+from goose_ray.api.context import fit_to_context
+from goose_ray.api.prompts import PromptReader
+from goose_ray.api.scoring import AnswerScores
+from goose_ray.engine.loop import EngineLoop
+from goose_ray.engine.request import GenerationRequest, RequestOutput
+from goose_ray.errors import GooseRayError, InvalidRequestError
+
+__all__ = ["EngineCalls"]
+
+
+class EngineCalls:
+    """The loop must be started before a call is answered, and is not stopped here."""
+
+    def __init__(self, engine: EngineLoop) -> None:
+        self._engine = engine
+        self._prompts = PromptReader(engine.tokenizer, engine.max_model_len)
+
+    async def answer(self, call: GenerateCall) -> AsyncGenerator[Delta]:
+        """One delta a step. Closing it cancels the request before the next step.
+
+        Raises InvalidRequestError naming the client's field, OverloadedError, EngineDeadError, or GooseRayError if the
+        engine gives the request up.
+        """
+        try:
+            request = await self.to_request(call)
+            is_first = True
+            echoed = self._prompts.echoed(call, request.prompt_token_ids)
+            scores = AnswerScores(self._engine.tokenizer, offset=len(echoed or ""))
+            async with aclosing(self._engine.generate(request)) as outputs:
+                async for output in outputs:
+                    if output.finish_reason == "abort":
+                        raise GooseRayError("the engine gave this request up; its log says why")
+                    prompt = self._prompt_info(call, request, output, echoed) if is_first else None
+                    yield _delta(output, prompt, None if output.logprobs is None else scores.add(output.logprobs))
+                    is_first = False
+        except InvalidRequestError as error:
+            raise _in_the_clients_words(error, call) from None
+
+    async def to_request(self, call: GenerateCall) -> GenerationRequest:
+        """Raises InvalidRequestError if the prompt is none or the context does not hold it."""
+        token_ids = await self._prompts.read(call)
+        return GenerationRequest(
+            request_id=call.request_id,
+            prompt_token_ids=token_ids,
+            sampling=fit_to_context(call, len(token_ids), self._engine.max_model_len),
+            policy=call.policy,
+            cache_salt=call.cache_salt,
+            priority=call.priority,
+        )
+
+    def stop(self) -> None:
+        """Reads no more prompts."""
+        self._prompts.stop()
+
+    def _prompt_info(
+        self, call: GenerateCall, request: GenerationRequest, output: RequestOutput, echoed: str | None
+    ) -> PromptInfo:
+        token_ids = request.prompt_token_ids
+        scores = None
+        if output.prompt_logprobs is not None:
+            scores = AnswerScores(self._engine.tokenizer).add_prompt(token_ids[0], output.prompt_logprobs)
+        return PromptInfo(
+            len(token_ids),
+            token_ids if call.return_prompt_token_ids else None,
+            num_cached=output.num_cached_tokens,
+            text=echoed,
+            scores=scores,
+        )
+
+
+def _delta(output: RequestOutput, prompt: PromptInfo | None, scores: tuple[TokenScores, ...] | None) -> Delta:
+    return Delta(
+        text=output.text,
+        token_ids=output.token_ids,
+        prompt=prompt,
+        finish_reason=output.finish_reason,
+        stop_reason=output.stop_reason,
+        stats=output.stats if output.finish_reason is not None else None,
+        scores=scores,
+    )
+
+
+def _in_the_clients_words(error: InvalidRequestError, call: GenerateCall) -> InvalidRequestError:
+    """The engine names its own fields; the client sent others."""
+    names = {"prompt": call.prompt_param, None: call.prompt_param, "policy": "goose.policy"}
+    param = names.get(error.param, error.param)
+    message = error.message
+    if error.param == "policy":
+        message = message.replace("policy", "goose.policy", 1)
+    return InvalidRequestError(message, param, error.code, error.status)
