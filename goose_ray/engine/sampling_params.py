@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from goose_ray.engine.structured import StructuredOutput
 from goose_ray.errors import InvalidRequestError
 
 __all__ = ["MAX_LOGPROBS", "SamplingParams"]
@@ -59,6 +60,8 @@ class SamplingParams:
     logprobs: int | None = None
     # the same of each prompt token but the first
     prompt_logprobs: int | None = None
+    # what the output must be; None: anything
+    structured: StructuredOutput | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
