@@ -4,6 +4,7 @@ The fake runner is as strict as a real one is blind: it remembers what was writt
 whose slots do not hold exactly the sequence's own prefix.
 """
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -248,6 +249,24 @@ class FakeTokenizer:
         self.num_decoded = 0
         self.fails_on: int | None = None
 
+    @property
+    def definition(self) -> str:
+        """Of a byte-level BPE without merges; no two pieces may be alike, and none a single byte."""
+        tokens = [f"<|{token}|>" if token in self._specials else _spelled(self._bytes(token)) for token in range(256)]
+        tokens += [_spelled(piece) for piece in self._pieces]
+        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        specials = [{"id": token, "content": tokens[token], "special": True, **flags} for token in self._specials]
+        return json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": specials,
+                "pre_tokenizer": byte_level,
+                "decoder": byte_level,
+                "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)}, "merges": []},
+            }
+        )
+
     def encode(self, text: str, *, max_tokens: int | None = None) -> list[int]:
         return list(text.encode())
 
@@ -271,3 +290,10 @@ class FakeTokenizer:
         if token in self._specials:
             return b""
         return bytes([token]) if token < 256 else self._pieces[token - 256]
+
+
+def _spelled(data: bytes) -> str:
+    """As byte-level vocabularies spell bytes: printable ones as themselves, the n-th other as the character 256 + n."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return "".join(chr(byte if byte in printable else 256 + others.index(byte)) for byte in data)

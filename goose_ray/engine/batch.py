@@ -3,9 +3,10 @@
 Layout and meaning of the rows are `goose_ray.engine.step`'s. Changes nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from goose.observation import Harvest, HarvestOrigin
 from goose.tree import BoolArray, IntArray, TokenTree
@@ -33,8 +34,9 @@ def build_batch(
     *,
     step_id: int,
     harvest_k: int,
+    token_masks: Mapping[str, NDArray[np.int32]] | None = None,
 ) -> StepBatch:
-    """`trees[i]` is None where entry i has none; `slots` has one entry a row."""
+    """`trees[i]` is None where entry i has none; `slots` has one entry a row. `token_masks` are by request id."""
     # Pieces of the flattened arrays, with parents relative to the sequence's first row and positions relative to its
     # first uncomputed token; concatenated once, then shifted for all sequences at once.
     tokens: list[IntArray] = []
@@ -76,6 +78,7 @@ def build_batch(
                 harvest_chain=num_computed + num_chain - (tree is not None) > sequence.num_harvested,
                 logit_rules=sequence.logit_rules,
                 scored_ids=sequence.prompt_scores.wanted(sequence.tokens.view(), num_computed, num_chain),
+                token_masks=token_masks.get(sequence.request_id) if token_masks else None,
             )
         )
     counts = [step.row_end - step.row_start for step in sequences]

@@ -67,6 +67,9 @@ class SequenceStep:
     # [num_chain] int64: the tokens behind the chain's, whose log-probabilities are wanted there, -1 where none is.
     # None: nowhere
     scored_ids: IntArray | None = None
+    # [num_nodes, ceil(vocab_size / 32)] int32: what may follow each node of the tree; bit t % 32 of word t // 32 is set
+    # if token t may. No row is empty. None: everything may
+    token_masks: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -1,4 +1,6 @@
-"""What the system needs of a tokenizer. Implementations live on the floor above; the engine calls `decode` alone."""
+"""What the system needs of a tokenizer. Implementations live on the floor above; the engine calls `decode`, and hands
+`definition` to the grammar library.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -14,6 +16,11 @@ class Tokenizer(Protocol):
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def definition(self) -> str:
+        """The text of a `tokenizer.json`, without truncation or padding."""
+        ...
 
     def encode(self, text: str, *, max_tokens: int | None = None) -> list[int]:
         """The ids of a raw prompt, with the special tokens the model expects around one (a BOS, mostly).

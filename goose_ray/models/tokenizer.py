@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from goose_ray.errors import InvalidRequestError, ModelLoadError
@@ -30,6 +31,15 @@ class HFTokenizer:
         self._longest_token = longest_token(self._backend, self._token_bytes)
         self.eos_token_ids = eos_token_ids
         self.vocab_size = int(self._backend.get_vocab_size())
+
+    @property
+    def definition(self) -> str:
+        """The text of a `tokenizer.json`, without truncation or padding."""
+        copy = Tokenizer.from_str(self._backend.to_str())
+        copy.no_truncation()
+        copy.no_padding()
+        text: str = copy.to_str()
+        return text
 
     def encode(self, text: str, *, max_tokens: int | None = None) -> list[int]:
         """Token ids of raw text, with the special tokens that the model puts around every text (often none).
