@@ -9,7 +9,7 @@ PROMPTS ?=
 
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: serve test lint bench exact slots clean
+.PHONY: serve test lint bench exact equivalence slots clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -45,6 +45,12 @@ bench: $(STAMP)
 exact: $(STAMP)
 	@test -n "$(PROMPTS)" || { echo 'Name prompt files: make exact PROMPTS="gsm8k.jsonl mt_bench.jsonl"' >&2; exit 1; }
 	$(BIN)/goose bench exact --limit 10 --temperature 0.8 --prompts $(PROMPTS)
+
+# Every policy, batch and preemption against plain decoding; tests/equivalence/test_embedded_matrix.py samples it. Hours
+# on two cores with the 60 prompts of twelve files.
+equivalence: $(STAMP)
+	@test -n "$(PROMPTS)" || { echo 'Name prompt files: make equivalence PROMPTS="gsm8k.jsonl mt_bench.jsonl"' >&2; exit 1; }
+	$(BIN)/goose bench equivalence --limit 5 --max-tokens 48 --json --prompts $(PROMPTS)
 
 # KV memory at length: 100,000 random operations, a prompt of 32768 tokens, 10,000 refused or cancelled requests.
 slots: $(STAMP)

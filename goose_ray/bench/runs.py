@@ -1,21 +1,23 @@
 """From a configuration to a run of `goose bench`, with a progress bar on standard error."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tqdm import tqdm
 
 from goose_ray.assembly import choose_device, choose_dtype, load_parts
 from goose_ray.bench.decoders import Decoder, EngineDecoder, HttpDecoder
+from goose_ray.bench.equivalence import Cell, EquivalenceRun, Setting, samplings
 from goose_ray.bench.exact import Check, check_greedy, check_sampled, read_cases
 from goose_ray.bench.prompts import PromptFile
 from goose_ray.bench.references import EngineReference, Reference, ReferenceStore, TransformersReference, weights_id
 from goose_ray.bench.tau import BenchmarkTau, TauRun
 from goose_ray.config import GooseConfig
 from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.errors import ConfigError
 from goose_ray.models.loader import resolve
 from goose_ray.models.tokenizer import load_tokenizer
 
-__all__ = ["prepare_tau", "run_exact", "with_progress"]
+__all__ = ["prepare_tau", "run_equivalence", "run_exact", "with_progress"]
 
 # Any: what counts is that every policy draws from the same one.
 _SEED = 20240229
@@ -90,3 +92,39 @@ def run_exact(
                 decoder, cases, sampling, policies=policies, concurrencies=concurrencies, on_reply=bar.update
             )
     return checks
+
+
+def run_equivalence(
+    config: GooseConfig,
+    files: Sequence[PromptFile],
+    *,
+    policies: Sequence[str],
+    names: Sequence[str],
+    concurrencies: Sequence[int],
+    short_of_room: int,
+    budget: int,
+    max_tokens: int,
+    max_prompt_tokens: int,
+    chat: bool,
+    shown: bool,
+    on_cell: Callable[[Cell], object],
+) -> list[Cell]:
+    """The equivalence matrix of the ways to sample that are named, of all if none is.
+
+    `short_of_room` requests at a time are preempted now and then; 0: no such runs. Raises ConfigError.
+    """
+    kinds = samplings(max_tokens)
+    if unknown := set(names) - set(kinds):
+        raise ConfigError(f"sampling must be one of {', '.join(kinds)}, not {', '.join(sorted(unknown))}")
+    kinds = {name: kinds[name] for name in names} or kinds
+    # Nothing is learned of durations: with an automatic budget a busy machine would draft little.
+    fixed = config.engine.model_copy(update={"budget": budget})
+    parts = load_parts(config.model_copy(update={"engine": fixed}))
+    cases = read_cases(files, parts.tokenizer, chat=chat, limit=max_prompt_tokens)
+    settings = [Setting(policy, short_of_room, is_scarce=True) for policy in policies if short_of_room]
+    # Most at a time first: the slowest run comes last.
+    settings += [Setting(policy, number) for number in sorted(concurrencies, reverse=True) for policy in policies]
+    total = (len(settings) + 1) * len(cases) * len(kinds)
+    with tqdm(desc="equivalence", total=total, unit="reply", disable=not shown) as bar:
+        run = EquivalenceRun(parts, cases, kinds, budget, on_answer=bar.update)
+        return run.cells(settings, on_cell)

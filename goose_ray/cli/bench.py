@@ -10,6 +10,9 @@ import click
 from goose_ray.cli.bench_cost import cost
 from goose_ray.cli.bench_draft import draft
 from goose_ray.cli.bench_engine import engine
+from goose_ray.cli.bench_equivalence import equivalence
+from goose_ray.cli.bench_host import host
+from goose_ray.cli.bench_transformers import transformers
 from goose_ray.cli.options import BUDGET, prompt_options
 from goose_ray.config import EngineConfig, GooseConfig
 
@@ -24,6 +27,9 @@ def bench() -> None:
 bench.add_command(cost)
 bench.add_command(draft)
 bench.add_command(engine)
+bench.add_command(equivalence)
+bench.add_command(host)
+bench.add_command(transformers)
 
 
 @bench.command()

@@ -1,0 +1,94 @@
+"""`goose bench equivalence`: whether any policy, batch or preemption changes what a request is answered."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from goose_ray.cli.options import prompt_options
+from goose_ray.config import GooseConfig
+
+__all__ = ["equivalence"]
+
+
+@click.command()
+@prompt_options
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    default=("autoregressive", "goose", "anisotropic"),
+    show_default=True,
+    help="Tree policy; repeat for more.",
+)
+@click.option("--sampling", "names", multiple=True, help="Way to sample; repeat for more. Default: all.")
+@click.option(
+    "--concurrency",
+    "concurrencies",
+    multiple=True,
+    default=(1, 8),
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Requests at a time; repeat for more.",
+)
+@click.option(
+    "--short-of-room",
+    default=24,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Also so many at a time, in a KV pool so small that sequences are preempted; 0: not.",
+)
+@click.option("--budget", default=16, show_default=True, type=click.IntRange(min=1), help="Nodes a sequence and step.")
+@click.option("--max-prompt-tokens", default=512, show_default=True, help="Longer prompts are cut in the middle.")
+def equivalence(
+    files: tuple[Path, ...],
+    more_files: tuple[Path, ...],
+    limit: int | None,
+    chat: bool,
+    max_tokens: int,
+    model: str,
+    as_json: bool,
+    policies: tuple[str, ...],
+    names: tuple[str, ...],
+    concurrencies: tuple[int, ...],
+    short_of_room: int,
+    budget: int,
+    max_prompt_tokens: int,
+) -> None:
+    """Is every answer that of plain decoding: greedy, sampled, penalised, structured, and its log-probabilities?
+
+    Sends the first request of every dialogue with every way to sample, under each policy and at each concurrency, and
+    compares with the policy autoregressive, one request at a time and nothing cached. Token ids must be the same,
+    log-probabilities within 0.001. The exit status is 1 if they are not, or if nothing was preempted where it should
+    have been.
+
+    \b
+    goose bench equivalence --prompts gsm8k.jsonl mt_bench.jsonl --limit 5 --max-tokens 48 --json
+    """
+    from goose_ray.bench.equivalence import Cell
+    from goose_ray.bench.equivalence_report import cell_line, equivalence_json, is_whole
+    from goose_ray.bench.prompts import read_prompt_files
+    from goose_ray.bench.runs import run_equivalence
+
+    def show(cell: Cell) -> None:
+        click.echo(cell_line(cell), err=as_json)
+
+    cells = run_equivalence(
+        GooseConfig(model=model),
+        read_prompt_files([*files, *more_files], limit=limit),
+        policies=policies,
+        names=names,
+        concurrencies=concurrencies,
+        short_of_room=short_of_room,
+        budget=budget,
+        max_tokens=max_tokens,
+        max_prompt_tokens=max_prompt_tokens,
+        chat=chat,
+        shown=sys.stderr.isatty(),
+        on_cell=show,
+    )
+    if as_json:
+        click.echo(json.dumps(equivalence_json(cells), indent=2))
+    if not is_whole(cells):
+        sys.exit(1)
