@@ -28,7 +28,7 @@ from goose_ray.api.validation import RequestParser, WireModel
 from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
 from goose_ray.telemetry.metrics import METRICS_CONTENT_TYPE, render_metrics
 
-__all__ = ["HttpLimits", "build_http_app"]
+__all__ = ["HttpLimits", "build_http_app", "client_gone"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +69,14 @@ def build_http_app(backend: Backend, model: str, *, limits: HttpLimits) -> FastA
     app.add_exception_handler(GooseRayError, _ours)
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(ClientDisconnect, client_gone)
     app.add_exception_handler(Exception, _unexpected)
     return app
+
+
+async def client_gone(request: Request, error: Exception) -> Response:
+    """Nobody reads it: the client left before it had sent its request. The status is nginx's for that in logs."""
+    return Response(status_code=499)
 
 
 class _Routes:
@@ -210,11 +215,6 @@ async def _bad_query(request: Request, error: Exception) -> Response:
     details = error.errors()[0]
     param = str(details["loc"][-1])
     return _error_response(to_reply(InvalidRequestError(f"Invalid value for '{param}': {details['msg']}", param)))
-
-
-async def _gone(request: Request, error: Exception) -> Response:
-    """Nobody reads it: the client left before it had sent its request. The status is nginx's for that in logs."""
-    return Response(status_code=499)
 
 
 async def _http(request: Request, error: Exception) -> Response:

@@ -4,9 +4,10 @@ from typing import Any
 
 import ray
 from fastapi import FastAPI
+from ray.exceptions import TaskCancelledError
 from ray.serve.handle import DeploymentHandle
 
-from goose_ray.api.http_app import HttpLimits, build_http_app
+from goose_ray.api.http_app import HttpLimits, build_http_app, client_gone
 from goose_ray.api.serve_backend import ServeBackend
 from goose_ray.api.serve_logging import log_through_serve
 from goose_ray.config import GooseConfig
@@ -26,6 +27,8 @@ class OpenAIIngress:
             kv_cache_tokens=config.engine.kv_cache_tokens,
         )
         self._app = build_http_app(backend, config.model_name, limits=limits)
+        # What reading a body raises if Serve has ended the request, because the client left, before saying so in ASGI.
+        self._app.add_exception_handler(TaskCancelledError, client_gone)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return self._app
