@@ -8,7 +8,7 @@ that torch's own compiler uses when it freezes a model. Knows nothing of the mod
 import torch
 from torch import nn
 
-__all__ = ["PackedLinear", "pack_linears"]
+__all__ = ["PackedLinear", "pack_linears", "packed"]
 
 # The layout that oneDNN picks for this many rows is within a few per cent of the best at all others, unlike that for
 # one row; and with it a row's product hardly depends on the rows beside it.
@@ -33,18 +33,26 @@ class PackedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self._bias is not None}"
 
 
+def packed(layer: nn.Module) -> nn.Module:
+    """The layer packed, or itself unless it is a float32 linear layer on the CPU and oneDNN is there."""
+    # Subclasses (quantised, sharded) multiply in their own way.
+    if not torch._C._has_mkldnn or type(layer) is not nn.Linear:
+        return layer
+    if layer.weight.device.type != "cpu" or layer.weight.dtype != torch.float32:
+        return layer
+    return PackedLinear(layer)
+
+
 def pack_linears(model: nn.Module) -> int:
     """Replaces the model's float32 CPU linear layers in place, and returns how many.
 
     None where oneDNN is missing. Weights that another module shares (tied embeddings) stay there as they are.
     """
-    if not torch._C._has_mkldnn:
-        return 0
     num_packed = 0
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            # Subclasses (quantised, sharded) multiply in their own way.
-            if type(child) is nn.Linear and child.weight.device.type == "cpu" and child.weight.dtype == torch.float32:
-                setattr(parent, name, PackedLinear(child))
+            replacement = packed(child)
+            if replacement is not child:
+                setattr(parent, name, replacement)
                 num_packed += 1
     return num_packed

@@ -16,22 +16,24 @@ from goose_ray.engine.logprobs import PathLogprobs
 from goose_ray.engine.step import HarvestRows, SequenceStep, StepBatch
 from goose_ray.runner.harvest import top_successors
 from goose_ray.runner.noise import noise_keys
-from goose_ray.runner.processing import RuledRow, apply_rules
+from goose_ray.runner.processing import RuledRow, apply_masks, apply_rules
 from goose_ray.runner.prompt_scoring import PromptScoring
 from goose_ray.runner.sampler import SamplingRows, sample
 
-__all__ = ["RowScores", "score_rows", "verify_trees"]
+__all__ = ["ROWS_PER_CHUNK", "RowScores", "RowUses", "is_plain", "score_rows", "uses_own_logits", "verify_trees"]
 
 # Logits held at once: 128 rows of a 150k vocabulary are 77 MB.
-_ROWS_PER_CHUNK = 128
+ROWS_PER_CHUNK = 128
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowScores:
     """What the logits of a step came to. `T` is the number of rows of the batch."""
 
-    # [T] int64: the likeliest token (the lowest id of equals) at tree rows of plain greedy sequences, else unspecified
-    greedy_ids: IntArray
+    # [num_sequences] bool: sequences whose tokens are known without a look at `kept_logits`
+    decided: BoolArray
+    # [T] int64: what such a sequence chooses at its tree rows (greedy: the lowest id of equals), else unspecified
+    decided_ids: IntArray
     # [num_kept, vocab] float32: the model's logits at the tree rows where they are needed for more
     kept_logits: torch.Tensor
     # [T] int64: row of `kept_logits`, -1 for other rows
@@ -41,24 +43,56 @@ class RowScores:
     prompt_logprobs: tuple[PathLogprobs | None, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RowUses:
+    """What the logits of each row of a batch are wanted for, [T] bool each."""
+
+    # rows that need logits at all: trees, and chains that are harvested
+    needed: BoolArray
+    # tree rows of decided sequences
+    decided: BoolArray
+    # tree rows whose logits are kept: of sequences that are not decided, or that want log-probabilities
+    kept: BoolArray
+
+    @classmethod
+    def of(cls, batch: StepBatch, decided: BoolArray) -> "RowUses":
+        """`decided` [num_sequences] bool as in `RowScores`."""
+        uses = cls(*(np.zeros(batch.num_rows, dtype=np.bool_) for _ in range(3)))
+        for sequence, is_decided in zip(batch.sequences, decided.tolist(), strict=True):
+            anchor = sequence.row_start + sequence.num_chain - 1
+            if sequence.tree is not None:
+                rows = slice(anchor, sequence.row_end)
+                uses.needed[rows] = True
+                uses.decided[rows] = is_decided
+                uses.kept[rows] = not is_decided or sequence.sampling.logprobs is not None
+            if sequence.harvest_chain and batch.harvest_k:
+                uses.needed[sequence.row_start : anchor + 1] = True
+        return uses
+
+    def kept_index(self) -> IntArray:
+        """[T] int64: the place of each row among the kept ones, -1 for other rows."""
+        index = np.full(len(self.kept), -1, dtype=np.int64)
+        index[self.kept] = np.arange(np.count_nonzero(self.kept))
+        return index
+
+
 def score_rows(batch: StepBatch, hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]) -> RowScores:
     """hidden [T, hidden_size]; `head` maps [n, hidden_size] to [n, vocab] float32 logits."""
-    needed, greedy, kept = _rows_by_use(batch)
+    decided = np.array([is_plain(sequence) for sequence in batch.sequences], dtype=np.bool_)
+    uses = RowUses.of(batch, decided)
     prompts = PromptScoring(batch)
-    needed[prompts.rows] = True
-    kept_rows = np.flatnonzero(kept)
-    kept_index = np.full(batch.num_rows, -1, dtype=np.int64)
-    kept_index[kept_rows] = np.arange(len(kept_rows))
-    greedy_ids = np.zeros(batch.num_rows, dtype=np.int64)
-    rows = np.flatnonzero(needed)
+    uses.needed[prompts.rows] = True
+    kept = uses.kept
+    decided_ids = np.zeros(batch.num_rows, dtype=np.int64)
+    rows = np.flatnonzero(uses.needed)
     kept_parts: list[torch.Tensor] = []
     top_ids: list[torch.Tensor] = []
     top_probs: list[torch.Tensor] = []
-    for start in range(0, len(rows), _ROWS_PER_CHUNK):
-        chunk = rows[start : start + _ROWS_PER_CHUNK]
+    for start in range(0, len(rows), ROWS_PER_CHUNK):
+        chunk = rows[start : start + ROWS_PER_CHUNK]
         logits = head(hidden if len(chunk) == len(hidden) else hidden[_on(hidden.device, chunk)])
-        if greedy[chunk].any():
-            greedy_ids[chunk] = logits.argmax(-1).cpu().numpy()
+        if uses.decided[chunk].any():
+            decided_ids[chunk] = logits.argmax(-1).cpu().numpy()
         if kept[chunk].all():
             kept_parts.append(logits)
         elif kept[chunk].any():
@@ -69,9 +103,10 @@ def score_rows(batch: StepBatch, hidden: torch.Tensor, head: Callable[[torch.Ten
             top_ids.append(ids)
             top_probs.append(probs)
     return RowScores(
-        greedy_ids=greedy_ids,
+        decided=decided,
+        decided_ids=decided_ids,
         kept_logits=kept_parts[0] if len(kept_parts) == 1 else torch.cat(kept_parts or [hidden[:0]]),
-        kept_index=kept_index,
+        kept_index=uses.kept_index(),
         harvest=HarvestRows(rows, torch.cat(top_ids).cpu().numpy(), torch.cat(top_probs).cpu().numpy())
         if top_ids
         else None,
@@ -84,19 +119,22 @@ def verify_trees(batch: StepBatch, scores: RowScores) -> tuple[VerifiedPath | No
     sequences = [sequence for sequence in batch.sequences if sequence.tree is not None]
     trees = [sequence.tree for sequence in sequences if sequence.tree is not None]
     anchors = np.array([sequence.row_start + sequence.num_chain - 1 for sequence in sequences], dtype=np.int64)
-    is_plain = np.array([_is_plain(sequence) for sequence in sequences], dtype=np.bool_)
+    has_tree = np.array([sequence.tree is not None for sequence in batch.sequences], dtype=np.bool_)
+    is_decided = scores.decided[has_tree]
     # What was chosen so far: whoever is still walking has had all of it accepted.
     chosen: list[list[int]] = [[] for _ in sequences]
 
     def draw(walking: IntArray, nodes: IntArray) -> IntArray:
         rows = anchors[walking] + nodes
-        tokens: IntArray = scores.greedy_ids[rows]
-        others = np.flatnonzero(~is_plain[walking])
+        tokens: IntArray = scores.decided_ids[rows]
+        others = np.flatnonzero(~is_decided[walking])
         if len(others):
             which = walking[others].tolist()
             # A copy: what the rules change in it is not the model's any more.
             logits = scores.kept_logits[_on(scores.kept_logits.device, scores.kept_index[rows[others]])]
-            tokens[others] = _choose(logits, [sequences[i] for i in which], [chosen[i] for i in which])
+            tokens[others] = _choose(
+                logits, [sequences[i] for i in which], nodes[others].tolist(), [chosen[i] for i in which]
+            )
             for i, token in zip(which, tokens[others].tolist(), strict=True):
                 chosen[i].append(token)
         return tokens
@@ -105,8 +143,10 @@ def verify_trees(batch: StepBatch, scores: RowScores) -> tuple[VerifiedPath | No
     return tuple(None if sequence.tree is None else next(walked) for sequence in batch.sequences)
 
 
-def _choose(logits: torch.Tensor, sequences: list[SequenceStep], paths: list[list[int]]) -> IntArray:
-    """[n] int64: the token after each path, from the model's logits [n, vocab], which are changed."""
+def _choose(logits: torch.Tensor, sequences: list[SequenceStep], nodes: list[int], paths: list[list[int]]) -> IntArray:
+    """[n] int64: the token after each node, which ends that path, from the model's logits [n, vocab], which are
+    changed.
+    """
     positions = [sequence.output_position + len(path) for sequence, path in zip(sequences, paths, strict=True)]
     ruled = [
         RuledRow(row, sequence.logit_rules, position, path)
@@ -114,6 +154,8 @@ def _choose(logits: torch.Tensor, sequences: list[SequenceStep], paths: list[lis
         if sequence.logit_rules is not None
     ]
     apply_rules(logits, ruled)
+    masks = [(row, sequence.token_masks) for row, sequence in enumerate(sequences)]
+    apply_masks(logits, [(row, mask[nodes[row]]) for row, mask in masks if mask is not None])
     greedy = np.array([sequence.sampling.greedy for sequence in sequences], dtype=np.bool_)
     tokens = np.empty(len(sequences), dtype=np.int64)
     if greedy.any():
@@ -128,29 +170,14 @@ def _choose(logits: torch.Tensor, sequences: list[SequenceStep], paths: list[lis
     return tokens
 
 
-def _is_plain(sequence: SequenceStep) -> bool:
+def uses_own_logits(sequence: SequenceStep) -> bool:
+    """Whether its tokens are chosen from the model's own logits, whatever stands on the path."""
+    return sequence.logit_rules is None and sequence.token_masks is None
+
+
+def is_plain(sequence: SequenceStep) -> bool:
     """Whether its tokens are simply the likeliest ones of the model's own logits."""
-    return sequence.sampling.greedy and sequence.logit_rules is None
-
-
-def _rows_by_use(batch: StepBatch) -> tuple[BoolArray, BoolArray, BoolArray]:
-    """[T] bool each: rows that need logits, tree rows of plain greedy sequences, tree rows whose logits are kept.
-
-    Logits are kept for what is chosen otherwise, and for log-probabilities.
-    """
-    needed = np.zeros(batch.num_rows, dtype=np.bool_)
-    greedy = np.zeros(batch.num_rows, dtype=np.bool_)
-    kept = np.zeros(batch.num_rows, dtype=np.bool_)
-    for sequence in batch.sequences:
-        anchor = sequence.row_start + sequence.num_chain - 1
-        if sequence.tree is not None:
-            needed[anchor : sequence.row_end] = True
-            plain = _is_plain(sequence)
-            greedy[anchor : sequence.row_end] = plain
-            kept[anchor : sequence.row_end] = not plain or sequence.sampling.logprobs is not None
-        if sequence.harvest_chain and batch.harvest_k:
-            needed[sequence.row_start : anchor + 1] = True
-    return needed, greedy, kept
+    return sequence.sampling.greedy and uses_own_logits(sequence)
 
 
 def _on(device: torch.device, array: IntArray) -> torch.Tensor:
