@@ -52,8 +52,8 @@ class GooseServer:
         config = config.on_node(_cpus_of_this_node())
         self._config = config
         self._engine = await asyncio.to_thread(build_engine, config)
+        self._calls = EngineCalls(self._engine, tool_parser=config.tool_parser)
         self._engine.start()
-        self._calls = EngineCalls(self._engine)
         self._incarnation = Incarnation(replica_id=serve.get_replica_context().replica_id.unique_id)
         self._report_numbers = itertools.count(1)
         self._callers = Callers(_CallerLiveness().is_dead, self._end_orphan, period_s=_CALLER_PERIOD_S)

@@ -246,6 +246,7 @@ class FakeTokenizer:
         self._strips_space = strips_space
         self.vocab_size = 256 + len(self._pieces)
         self.eos_token_ids = tuple(self._specials)
+        self.chat_template = ""
         self.num_decoded = 0
         self.fails_on: int | None = None
 
@@ -270,11 +271,11 @@ class FakeTokenizer:
     def encode(self, text: str, *, max_tokens: int | None = None) -> list[int]:
         return list(text.encode())
 
-    def decode(self, token_ids: Sequence[int]) -> str:
+    def decode(self, token_ids: Sequence[int], shown: frozenset[int] = frozenset()) -> str:
         if self.fails_on is not None and self.fails_on in token_ids:
             raise ValueError(f"token {self.fails_on} cannot be decoded")
         self.num_decoded += len(token_ids)
-        data = b"".join(self._bytes(token) for token in token_ids)
+        data = b"".join(self.token_bytes(token) if token in shown else self._bytes(token) for token in token_ids)
         text = data.decode(errors="replace")
         return text[1:] if self._strips_space and text.startswith(" ") else text
 
@@ -282,6 +283,9 @@ class FakeTokenizer:
         self, messages: Sequence[object], *, tools: Sequence[object] | None = None, max_tokens: int | None = None
     ) -> list[int]:
         return self.encode("\n".join(map(str, messages)), max_tokens=max_tokens)
+
+    def special_token_id(self, name: str) -> int | None:
+        return next((token for token in self._specials if self.token_bytes(token) == name.encode()), None)
 
     def token_bytes(self, token_id: int) -> bytes:
         return f"<{token_id}>".encode() if token_id in self._specials else self._bytes(token_id)

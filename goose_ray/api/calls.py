@@ -4,20 +4,38 @@ The ingress has checked the shape of a request; the replica alone knows the toke
 cross as data too: an exception raised across Ray is wrapped, logged with a traceback and costs more than a token.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Literal
 
+from goose_ray.api.tools.choice import ToolChoiceKind
 from goose_ray.engine.request import FinishReason, SpeculationStats
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.errors import GooseRayError
 
-__all__ = ["ChatPrompt", "Delta", "Failure", "GenerateCall", "PromptInfo", "ScoredToken", "TokenScores"]
+__all__ = [
+    "AnswerEnd",
+    "ChatPrompt",
+    "Delta",
+    "Failure",
+    "GenerateCall",
+    "PromptInfo",
+    "ScoredToken",
+    "TokenScores",
+    "ToolCallDelta",
+]
+
+AnswerEnd = FinishReason | Literal["tool_calls"]
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages for the model's chat template, each a mapping of `role` and `content`."""
+    """Messages for the model's chat template: mappings of `role` and `content`, and what templates know of calls."""
 
-    messages: tuple[dict[str, str], ...]
+    messages: tuple[Mapping[str, Any], ...]
+    # definitions of functions, as OpenAI has them
+    tools: tuple[Mapping[str, Any], ...] = ()
+    tool_choice: ToolChoiceKind = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,20 +95,36 @@ class PromptInfo:
     # what the answer begins with, and its tokens' scores; None if not asked for
     text: str | None = None
     scores: tuple[TokenScores, ...] | None = None
+    # how tool calls are written in the answer's text; None: there are none, or a schema says how
+    tool_format: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """More of call `index` of an answer. The first one of a call has its id and name; arguments are to be joined."""
+
+    index: int
+    id: str | None
+    name: str | None
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What one step added. The first one of a call carries `prompt`, the last one `finish_reason` and `stats`."""
+    """What one step added. The first one of a call carries `prompt`, the last one `finish_reason` and `stats`.
+
+    Replicas know of no tool calls: `goose_ray.api.tools.reader` takes them out of the text.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     prompt: PromptInfo | None = None
-    finish_reason: FinishReason | None = None
+    finish_reason: AnswerEnd | None = None
     stop_reason: str | int | None = None
     stats: SpeculationStats | None = None
     # one a token; None if they were not asked for
     scores: tuple[TokenScores, ...] | None = None
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,15 @@
 """Wire model of `POST /v1/chat/completions`: what it accepts and the call it becomes."""
 
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from goose_ray.api.calls import ChatPrompt, GenerateCall
 from goose_ray.api.sampling_fields import LogprobCount, SamplingFields
+from goose_ray.api.tools.choice import ToolChoice
+from goose_ray.api.tools.wire import MAX_TOOLS, CallOfMessage, NamedFunction, Tool, check_tool_choice, tool_choice_of
 from goose_ray.api.validation import WireModel, only_neutral
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.errors import InvalidRequestError
@@ -22,13 +25,17 @@ _MAX_MESSAGES = 16_384
 class ChatMessage(WireModel):
     """One turn. Content given as a list of text parts is joined."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    # null beside tool calls
+    content: str | None = None
     name: str | None = None
+    # of the assistant
+    tool_calls: Annotated[list[CallOfMessage], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    # of a tool: the call that this is the result of
+    tool_call_id: str | None = None
 
     # what clients echo back from our own replies
     refusal: Annotated[str | None, only_neutral()] = None
-    tool_calls: Annotated[list[Any] | None, only_neutral([])] = None
     function_call: Annotated[dict[str, Any] | None, only_neutral()] = None
     audio: Annotated[dict[str, Any] | None, only_neutral()] = None
     annotations: Annotated[list[Any] | None, only_neutral([])] = None
@@ -45,9 +52,35 @@ class ChatMessage(WireModel):
             texts.append(part["text"])
         return "".join(texts)
 
-    def for_template(self) -> dict[str, str]:
-        """`developer` is OpenAI's newer name of `system`; chat templates know the older one."""
-        return {"role": "system" if self.role == "developer" else self.role, "content": self.content}
+    @model_validator(mode="after")
+    def _has_what_its_role_needs(self) -> Self:
+        if self.tool_calls and self.role != "assistant":
+            raise PydanticCustomError("tool_calls", "Only the assistant calls tools", {"at": "tool_calls"})
+        if self.content is None and not self.tool_calls:
+            raise PydanticCustomError("content", "Input should be a valid string", {"at": "content"})
+        if (self.role == "tool") is not (self.tool_call_id is not None):
+            says = "A message of role tool, and no other, should name the call that it answers"
+            raise PydanticCustomError("tool_call_id", "{says}", {"says": says, "at": "tool_call_id"})
+        return self
+
+    def for_template(self, param: str) -> dict[str, Any]:
+        """`developer` is OpenAI's newer name of `system`; chat templates know the older one.
+
+        Raises InvalidRequestError naming the field below `param`, where this message stands.
+        """
+        message: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": self.content or "",
+        }
+        if self.tool_calls:
+            message["tool_calls"] = [
+                call.for_template(f"{param}.tool_calls[{index}]") for index, call in enumerate(self.tool_calls)
+            ]
+        if self.role == "tool":
+            message["tool_call_id"] = self.tool_call_id
+            # some templates name the function that a result is of
+            message.update({"name": self.name} if self.name else {})
+        return message
 
 
 class ChatCompletionRequest(SamplingFields):
@@ -56,13 +89,14 @@ class ChatCompletionRequest(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
 
-    # accepted: a hint for speed, and one that needs tools
-    prediction: dict[str, Any] | None = None
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
 
+    # accepted: a hint for speed
+    prediction: dict[str, Any] | None = None
+
     # refused unless neutral
-    tools: Annotated[list[Any] | None, only_neutral([])] = None
-    tool_choice: Annotated[Any, only_neutral("none", "auto")] = None
     functions: Annotated[list[Any] | None, only_neutral([])] = None
     function_call: Annotated[Any, only_neutral("none", "auto")] = None
     modalities: Annotated[list[Any] | None, only_neutral(["text"])] = None
@@ -71,12 +105,19 @@ class ChatCompletionRequest(SamplingFields):
     verbosity: Annotated[str | None, only_neutral()] = None
     web_search_options: Annotated[dict[str, Any] | None, only_neutral()] = None
 
+    _tool_choice = field_validator("tool_choice", mode="before")(check_tool_choice)
+
     @field_validator("messages")
     @classmethod
     def _not_empty(cls, value: list[ChatMessage]) -> list[ChatMessage]:
         if not value:
             raise PydanticCustomError("empty", "There should be at least one message")
         return value
+
+    @property
+    def asked_of_tools(self) -> ToolChoice | None:
+        """None if there are none. Raises InvalidRequestError naming the field that does not fit the others."""
+        return tool_choice_of(self.tools, self.tool_choice, parallel=self.parallel_tool_calls is not False)
 
     def to_calls(self, request_id: str) -> list[GenerateCall]:
         """One call a choice. Raises InvalidRequestError naming the field that is out of range."""
@@ -93,11 +134,14 @@ class ChatCompletionRequest(SamplingFields):
             )
         if self.top_logprobs and not self.logprobs:
             raise InvalidRequestError("top_logprobs needs logprobs to be true", "top_logprobs")
+        choice = self.asked_of_tools
+        messages = tuple(message.for_template(f"messages[{index}]") for index, message in enumerate(self.messages))
+        tools = tuple(tool.for_template() for tool in self.tools or ())
         limit = self.max_completion_tokens if self.max_tokens is None else self.max_tokens
         return GenerateCall(
             request_id=request_id,
-            prompt=ChatPrompt(tuple(message.for_template() for message in self.messages)),
-            sampling=self._sampling_params(limit),
+            prompt=ChatPrompt(messages, tools, "none" if choice is None else choice.kind),
+            sampling=_shaped(self._sampling_params(limit), choice),
             clip_max_tokens=limit is None,
             max_tokens_param="max_completion_tokens" if self.max_tokens is None else "max_tokens",
             policy=self.policy,
@@ -117,3 +161,15 @@ class ChatCompletionRequest(SamplingFields):
                 message = error.message.replace("max_tokens", "max_completion_tokens")
                 raise InvalidRequestError(message, "max_completion_tokens", error.code, error.status) from None
             raise
+
+
+def _shaped(sampling: SamplingParams, choice: ToolChoice | None) -> SamplingParams:
+    """With the shape of the calls that `choice` forces. Raises InvalidRequestError if another shape is asked for."""
+    if choice is None or choice.kind == "none":
+        return sampling
+    if sampling.structured is not None:
+        param = sampling.structured.param
+        raise InvalidRequestError(
+            f"{param} leaves the answer no room for tool calls: send one of them, or tool_choice none", param
+        )
+    return replace(sampling, structured=choice.structured)

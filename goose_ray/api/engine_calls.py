@@ -10,6 +10,7 @@ from goose_ray.api.calls import Delta, GenerateCall, PromptInfo, TokenScores
 from goose_ray.api.context import fit_to_context
 from goose_ray.api.prompts import PromptReader
 from goose_ray.api.scoring import AnswerScores
+from goose_ray.api.tools.prompting import ToolPrompts
 from goose_ray.engine.loop import EngineLoop
 from goose_ray.engine.request import GenerationRequest, RequestOutput
 from goose_ray.errors import GooseRayError, InvalidRequestError
@@ -18,11 +19,15 @@ __all__ = ["EngineCalls"]
 
 
 class EngineCalls:
-    """The loop must be started before a call is answered, and is not stopped here."""
+    """The loop must be started before a call is answered, and is not stopped here.
 
-    def __init__(self, engine: EngineLoop) -> None:
+    `tool_parser` is the configuration's. Raises ConfigError if it does not fit the model.
+    """
+
+    def __init__(self, engine: EngineLoop, *, tool_parser: str = "auto") -> None:
         self._engine = engine
-        self._prompts = PromptReader(engine.tokenizer, engine.max_model_len)
+        self._tools = ToolPrompts(engine.tokenizer, tool_parser)
+        self._prompts = PromptReader(engine.tokenizer, engine.max_model_len, self._tools)
 
     async def answer(self, call: GenerateCall) -> AsyncGenerator[Delta]:
         """One delta a step. Closing it cancels the request before the next step.
@@ -55,6 +60,7 @@ class EngineCalls:
             policy=call.policy,
             cache_salt=call.cache_salt,
             priority=call.priority,
+            shown_token_ids=self._tools.shown_token_ids(call.prompt),
         )
 
     def stop(self) -> None:
@@ -74,6 +80,7 @@ class EngineCalls:
             num_cached=output.num_cached_tokens,
             text=echoed,
             scores=scores,
+            tool_format=self._tools.format_name(call.prompt),
         )
 
 

@@ -24,6 +24,8 @@ from goose_ray.api.rendering import ChatRenderer, CompletionRenderer, Renderer, 
 from goose_ray.api.responses import ModelList, ModelObject
 from goose_ray.api.sampling_fields import SamplingFields
 from goose_ray.api.streaming import collect, event_stream, merged
+from goose_ray.api.tools.choice import ToolChoice
+from goose_ray.api.tools.reader import with_tool_calls
 from goose_ray.api.validation import RequestParser, WireModel
 from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
 from goose_ray.telemetry.metrics import METRICS_CONTENT_TYPE, render_metrics
@@ -89,7 +91,8 @@ class _Routes:
     async def chat_completions(self, request: Request) -> Response:
         wire = await self._read(ChatCompletionRequest, request)
         options = self._render_options(wire, f"chatcmpl-{uuid.uuid4().hex}")
-        return await self._answer(wire, wire.to_calls(options.response_id), ChatRenderer(options))
+        calls = wire.to_calls(options.response_id)
+        return await self._answer(wire, calls, ChatRenderer(options), wire.asked_of_tools)
 
     async def completions(self, request: Request) -> Response:
         wire = await self._read(CompletionRequest, request)
@@ -155,9 +158,17 @@ class _Routes:
             max_model_len=report.max_model_len,
         )
 
-    async def _answer(self, wire: SamplingFields, calls: Sequence[GenerateCall], renderer: Renderer) -> Response:
+    async def _answer(
+        self,
+        wire: SamplingFields,
+        calls: Sequence[GenerateCall],
+        renderer: Renderer,
+        tools: ToolChoice | None = None,
+    ) -> Response:
         refuse_too_many_ids(calls, self._limits.kv_cache_tokens)
         deltas = merged(self._backend, calls, max_at_once=self._limits.max_calls_at_once)
+        if tools is not None and tools.kind != "none":
+            deltas = with_tool_calls(deltas, tools)
         if not wire.stream:
             return _json(renderer.whole(await collect(deltas, len(calls))).to_json())
         # The first delta is awaited before the status is sent: whatever refuses the request still gets its own status.

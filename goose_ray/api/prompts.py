@@ -1,12 +1,13 @@
 """Prompts of calls to token ids, in threads of their own: a long one takes longer than others should wait for a token.
 
-Knows calls and a tokenizer.
+Knows calls, a tokenizer, and what tools are to the model.
 """
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from goose_ray.api.calls import ChatPrompt, GenerateCall
+from goose_ray.api.tools.prompting import ToolPrompts
 from goose_ray.engine.tokenizer import Tokenizer
 
 __all__ = ["PromptReader"]
@@ -18,8 +19,9 @@ _NUM_THREADS = 2
 class PromptReader:
     """`max_tokens` is the length of the context: text that cannot be as few tokens is not tokenised at all."""
 
-    def __init__(self, tokenizer: Tokenizer, max_tokens: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_tokens: int, tools: ToolPrompts) -> None:
         self._tokenizer = tokenizer
+        self._tools = tools
         self._max_tokens = max_tokens
         self._executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="goose-tokenise")
 
@@ -40,5 +42,5 @@ class PromptReader:
 
     def _encode(self, prompt: ChatPrompt | str) -> tuple[int, ...]:
         if isinstance(prompt, ChatPrompt):
-            return tuple(self._tokenizer.apply_chat_template(prompt.messages, max_tokens=self._max_tokens))
+            return tuple(self._tools.encode(prompt, self._max_tokens))
         return tuple(self._tokenizer.encode(prompt, max_tokens=self._max_tokens))

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from goose_ray.api.calls import Delta, PromptInfo, TokenScores
+from goose_ray.api.answer import Answer
+from goose_ray.api.calls import Delta, PromptInfo
 from goose_ray.api.logprob_replies import ChatLogprobs, CompletionLogprobs
 from goose_ray.api.reply import Reply
 from goose_ray.api.responses import (
@@ -24,10 +25,9 @@ from goose_ray.api.responses import (
     Usage,
     optional,
 )
-from goose_ray.engine.request import FinishReason, SpeculationStats
-from goose_ray.errors import EngineDeadError
+from goose_ray.api.tools.replies import ToolCallChunk, calls_of
 
-__all__ = ["Answer", "ChatRenderer", "CompletionRenderer", "RenderOptions", "Renderer"]
+__all__ = ["ChatRenderer", "CompletionRenderer", "RenderOptions", "Renderer"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,47 +43,6 @@ class RenderOptions:
     # successive choices answer the same prompt
     choices_per_prompt: int = 1
     created: int = field(default_factory=lambda: int(time.time()))
-
-
-class Answer:
-    """One sequence's deltas, put together."""
-
-    def __init__(self) -> None:
-        self._texts: list[str] = []
-        self.token_ids: list[int] = []
-        self.finish_reason: FinishReason | None = None
-        self.stop_reason: str | int | None = None
-        self.scores: list[TokenScores] | None = None
-        self._prompt: PromptInfo | None = None
-        self._stats: SpeculationStats | None = None
-
-    def add(self, delta: Delta) -> None:
-        self._texts.append(delta.text)
-        self.token_ids.extend(delta.token_ids)
-        if delta.scores is not None:
-            self.scores = [*(self.scores or ()), *delta.scores]
-        if delta.prompt is not None:
-            self._prompt = delta.prompt
-        if delta.finish_reason is not None:
-            self.finish_reason = delta.finish_reason
-            self.stop_reason = delta.stop_reason
-            self._stats = delta.stats
-
-    @property
-    def text(self) -> str:
-        return "".join(self._texts)
-
-    @property
-    def prompt(self) -> PromptInfo:
-        if self._prompt is None:
-            raise EngineDeadError("the replica answered without saying what the prompt came to")
-        return self._prompt
-
-    @property
-    def stats(self) -> SpeculationStats:
-        if self._stats is None:
-            raise EngineDeadError("the replica ended its answer before it was finished")
-        return self._stats
 
 
 def _usage(answers: Sequence[Answer], options: RenderOptions) -> Usage:
@@ -122,7 +81,7 @@ class ChatRenderer:
             choices=[
                 ChatChoice(
                     index=index,
-                    message=ChatReply(role="assistant", content=answer.text),
+                    message=_message(answer),
                     logprobs=None if answer.scores is None else ChatLogprobs.of(answer.scores),
                     finish_reason=answer.finish_reason,
                     stop_reason=answer.stop_reason,
@@ -147,7 +106,11 @@ class ChatRenderer:
     def chunk(self, index: int, delta: Delta) -> ChatChunk:
         choice = ChatChunkChoice(
             index=index,
-            delta=ChatDelta(**optional(content=delta.text or None)),
+            delta=ChatDelta(
+                **optional(
+                    content=delta.text or None, tool_calls=[ToolCallChunk.of(call) for call in delta.tool_calls] or None
+                )
+            ),
             logprobs=ChatLogprobs.of(delta.scores) if delta.scores else None,
             finish_reason=delta.finish_reason,
             **optional(
@@ -253,6 +216,13 @@ class CompletionRenderer:
             **({"usage": usage} if options.stream_usage else {}),
             **optional(goose=goose),
         )
+
+
+def _message(answer: Answer) -> ChatReply:
+    """Without content beside tool calls it is null, as OpenAI has it."""
+    if not answer.tool_calls:
+        return ChatReply(role="assistant", content=answer.text)
+    return ChatReply(role="assistant", content=answer.text or None, tool_calls=calls_of(answer.tool_calls))
 
 
 def _goose_of(delta: Delta, options: RenderOptions) -> GooseStats | None:

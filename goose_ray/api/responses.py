@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from goose_ray.api.calls import AnswerEnd
 from goose_ray.api.logprob_replies import ChatLogprobs, CompletionLogprobs
 from goose_ray.api.reply import Reply
-from goose_ray.engine.request import FinishReason, SpeculationStats
+from goose_ray.api.tools.replies import ToolCallChunk, ToolCallReply
+from goose_ray.engine.request import SpeculationStats
 
 __all__ = [
     "ChatChoice",
@@ -102,14 +104,15 @@ class GooseStats(Reply):
 
 class ChatReply(Reply):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
+    tool_calls: list[ToolCallReply] = Field(default_factory=list)
 
 
 class ChatChoice(Reply):
     index: int
     message: ChatReply
     logprobs: ChatLogprobs | None = None
-    finish_reason: FinishReason | None
+    finish_reason: AnswerEnd | None
     stop_reason: str | int | None = None
     token_ids: list[int] = Field(default_factory=list)
 
@@ -128,13 +131,14 @@ class ChatCompletion(Reply):
 class ChatDelta(Reply):
     role: Literal["assistant"] = "assistant"
     content: str = ""
+    tool_calls: list[ToolCallChunk] = Field(default_factory=list)
 
 
 class ChatChunkChoice(Reply):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None = None
-    finish_reason: FinishReason | None
+    finish_reason: AnswerEnd | None
     stop_reason: str | int | None = None
     token_ids: list[int] = Field(default_factory=list)
 
@@ -156,7 +160,7 @@ class CompletionChoice(Reply):
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
-    finish_reason: FinishReason | None
+    finish_reason: AnswerEnd | None
     stop_reason: str | int | None = None
     token_ids: list[int] = Field(default_factory=list)
     prompt_token_ids: list[int] = Field(default_factory=list)

@@ -9,10 +9,11 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 
+from goose_ray.api.answer import Answer
 from goose_ray.api.backend import Backend
 from goose_ray.api.calls import Delta, GenerateCall
 from goose_ray.api.errors import to_reply
-from goose_ray.api.rendering import Answer, Renderer
+from goose_ray.api.rendering import Renderer
 
 __all__ = ["collect", "event_stream", "merged"]
 
@@ -82,7 +83,7 @@ async def event_stream(
 ) -> AsyncIterator[bytes]:
     """Server-sent events, one a step. A failure on the way is sent as an event, as the status is long gone.
 
-    `keep_empty`: also send the chunks of steps that added no text (inside a character, or behind a held stop string).
+    `keep_empty`: also send the chunks of steps that added nothing (inside a character, or behind a held stop string).
     """
     answers = [Answer() for _ in range(num_answers)]
     try:
@@ -91,7 +92,7 @@ async def event_stream(
                 answers[index].add(delta)
                 if delta.prompt is not None and (opening := renderer.opening(index, delta.prompt)) is not None:
                     yield _event(opening.to_json())
-                if delta.text or delta.finish_reason is not None or keep_empty:
+                if delta.text or delta.tool_calls or delta.finish_reason is not None or keep_empty:
                     yield _event(renderer.chunk(index, delta).to_json())
         if include_usage:
             yield _event(renderer.usage_chunk(answers).to_json())

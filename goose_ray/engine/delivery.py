@@ -40,12 +40,19 @@ class OutputStream:
     A token is delivered with the first character of its text; the ids delivered are the fewest that give the text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, eos_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        sampling: SamplingParams,
+        eos_token_ids: Sequence[int],
+        *,
+        shown_token_ids: frozenset[int] = frozenset(),
+    ) -> None:
         self.rules = StopRules.of(sampling, eos_token_ids)
         self._stops = sampling.stop
         self._include_stop = sampling.include_stop_str_in_output
         self._min_tokens = sampling.min_tokens
-        self._detokenizer = Detokenizer(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer, shown_token_ids)
         self._num_committed = 0
         # Only with stop strings: text not delivered yet, and the tokens not delivered yet with the place in that
         # text where each one's own text ends. The first `_num_covered` characters are of a token delivered before.

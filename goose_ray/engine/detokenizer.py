@@ -5,6 +5,7 @@ bytes of one character spread over tokens). Knows nothing about stop conditions.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 from goose_ray.engine.tokenizer import Tokenizer
 
@@ -26,8 +27,9 @@ class Detokenizer:
     Trailing U+FFFD is held back: it may be the beginning of a character whose other bytes are still to come.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, shown: frozenset[int] = frozenset()) -> None:
+        """`shown` are special tokens that are text here."""
+        self._decode = partial(tokenizer.decode, shown=shown) if shown else tokenizer.decode
         self._window: list[int] = []
         # characters of the window's text that were returned already
         self._num_returned = 0
@@ -39,7 +41,7 @@ class Detokenizer:
         if not token_ids:
             return ""
         self._window.extend(token_ids)
-        text = self._tokenizer.decode(self._window)
+        text = self._decode(self._window)
         whole = text.rstrip(_REPLACEMENT)
         new = whole[self._num_returned :]
         self._num_returned = max(self._num_returned, len(whole))
@@ -53,14 +55,14 @@ class Detokenizer:
 
     def flush(self) -> str:
         """The text still held back, as the tokenizer gives it: what was not completed is U+FFFD. Ends the output."""
-        text = self._tokenizer.decode(self._window) if self._window else ""
+        text = self._decode(self._window) if self._window else ""
         held = text[self._num_returned :]
         self._window, self._num_returned, self._boundary = [], 0, 0
         return held
 
     def _slide(self, text: str, new: str) -> None:
         """Lets the window begin at the last boundary, where the tokens that have just been fed begin."""
-        tail = self._tokenizer.decode(self._window[self._boundary :])
+        tail = self._decode(self._window[self._boundary :])
         if tail and text.endswith(tail):
             del self._window[: self._boundary]
             self._num_returned = len(tail)
@@ -74,10 +76,10 @@ class Detokenizer:
         while last > 1 and num_waiting:
             last -= 1
             # A token without text (a special one) between the bytes of a character is none of them.
-            num_waiting -= self._tokenizer.decode(self._window[last : last + 1]) != ""
+            num_waiting -= self._decode(self._window[last : last + 1]) != ""
         for split in range(last, max(0, last - 2 * _MAX_CHARACTER_BYTES), -1):
-            head = self._tokenizer.decode(self._window[:split])
-            if head + self._tokenizer.decode(self._window[split:]) == text:
+            head = self._decode(self._window[:split])
+            if head + self._decode(self._window[split:]) == text:
                 break
         else:
             split, head = len(self._window), text

@@ -147,7 +147,12 @@ class Engine:
         max_requests = self._config.max_running_requests + self._config.max_waiting_requests
         if self._scheduler.num_requests >= max_requests:
             raise OverloadedError(f"the engine holds {max_requests} requests, as many as it may; try again later")
-        output = OutputStream(self._tokenizer, request.sampling, self.spec.eos_token_ids)
+        output = OutputStream(
+            self._tokenizer,
+            request.sampling,
+            self.spec.eos_token_ids,
+            shown_token_ids=request.shown_token_ids,
+        )
         sequence = SequenceState(
             request,
             output,

@@ -18,6 +18,11 @@ class Tokenizer(Protocol):
     def eos_token_ids(self) -> tuple[int, ...]: ...
 
     @property
+    def chat_template(self) -> str:
+        """The text of the chat template, of all of them if there are several; empty if there is none."""
+        ...
+
+    @property
     def definition(self) -> str:
         """The text of a `tokenizer.json`, without truncation or padding."""
         ...
@@ -30,8 +35,12 @@ class Tokenizer(Protocol):
         """
         ...
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of the ids; special tokens give none, bytes that are no UTF-8 give U+FFFD."""
+    def decode(self, token_ids: Sequence[int], shown: frozenset[int] = frozenset()) -> str:
+        """The text of the ids; special tokens but those of `shown` give none, bytes that are no UTF-8 give U+FFFD."""
+        ...
+
+    def special_token_id(self, name: str) -> int | None:
+        """The id of the special token of this name, None if there is none."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes:

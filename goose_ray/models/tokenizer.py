@@ -31,6 +31,10 @@ class HFTokenizer:
         self._longest_token = longest_token(self._backend, self._token_bytes)
         self.eos_token_ids = eos_token_ids
         self.vocab_size = int(self._backend.get_vocab_size())
+        added = self._backend.get_added_tokens_decoder()
+        self._special_ids = {token.content: token_id for token_id, token in added.items() if token.special}
+        self._special_token_ids = frozenset(self._special_ids.values())
+        self.chat_template = _all_templates(tokenizer.chat_template)
 
     @property
     def definition(self) -> str:
@@ -48,10 +52,16 @@ class HFTokenizer:
         """
         return self._encode(text, max_tokens, add_special_tokens=True)
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text, without special tokens. An incomplete UTF-8 sequence gives U+FFFD."""
-        text: str = self._backend.decode(list(token_ids), skip_special_tokens=True)
+    def decode(self, token_ids: Sequence[int], shown: frozenset[int] = frozenset()) -> str:
+        """The text, without special tokens but those of `shown`. An incomplete UTF-8 sequence gives U+FFFD."""
+        if shown:
+            hidden = self._special_token_ids - shown
+            token_ids = [token_id for token_id in token_ids if token_id not in hidden]
+        text: str = self._backend.decode(list(token_ids), skip_special_tokens=not shown)
         return text
+
+    def special_token_id(self, name: str) -> int | None:
+        return self._special_ids.get(name)
 
     def token_bytes(self, token_id: int) -> bytes:
         """What one token stands for by itself: a part of a character too, and the name of a special token."""
@@ -98,6 +108,10 @@ class HFTokenizer:
         (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
         return ids
+
+
+def _all_templates(templates: str | Mapping[str, str] | None) -> str:
+    return "\n".join(templates.values()) if isinstance(templates, Mapping) else templates or ""
 
 
 def load_tokenizer(path: Path) -> HFTokenizer:

@@ -8,7 +8,10 @@ from fakes import FakeTokenizer
 
 from goose_ray.api.calls import ChatPrompt, GenerateCall
 from goose_ray.api.prompts import PromptReader
+from goose_ray.api.tools.prompting import ToolPrompts
 from goose_ray.engine.sampling_params import SamplingParams
+
+TOOLS = ToolPrompts(FakeTokenizer(), "auto")
 
 
 class HeldTokenizer(FakeTokenizer):
@@ -36,7 +39,7 @@ def test_who_leaves_before_its_turn_costs_nothing() -> None:
     tokenizer = HeldTokenizer()
 
     async def scenario() -> None:
-        reader = PromptReader(tokenizer, 100)
+        reader = PromptReader(tokenizer, 100, TOOLS)
         reading = [asyncio.create_task(reader.read(call(text))) for text in "abcd"]
         while len(tokenizer.texts) < 2:
             await asyncio.sleep(0)
@@ -56,7 +59,7 @@ def test_who_leaves_before_its_turn_costs_nothing() -> None:
 
 
 def test_the_echo_of_text_is_the_text_and_of_ids_what_they_say() -> None:
-    reader = PromptReader(FakeTokenizer(), 100)
+    reader = PromptReader(FakeTokenizer(), 100, TOOLS)
     assert reader.echoed(call("ab", echo=True), (97, 98)) == "ab"
     assert reader.echoed(call((97, 98), echo=True), (97, 98)) == "ab"
     assert reader.echoed(call("ab"), (97, 98)) is None

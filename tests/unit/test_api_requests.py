@@ -196,8 +196,6 @@ class TestChat:
     @pytest.mark.parametrize(
         "fields",
         [
-            {"tools": [{"type": "function"}]},
-            {"tool_choice": {"type": "function"}},
             {"response_format": {"type": "json_object"}},
             {"skip_special_tokens": False},
             {"bad_words": ["x"]},
