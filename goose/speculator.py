@@ -124,9 +124,17 @@ class Speculator:
             budget=AUTOMATIC_NODES if nodes is None else nodes,
             is_automatic=nodes is None,
         )
-        for source_name in chosen.source_names:
-            self._sources[source_name].start_request(request)
-        chosen.start_request(request)
+        started: list[str] = []
+        try:
+            for source_name in chosen.source_names:
+                self._sources[source_name].start_request(request)
+                started.append(source_name)
+            chosen.start_request(request)
+        except BaseException:
+            # Nobody will stop a request that was not started.
+            for source_name in started:
+                self._sources[source_name].stop_request(request_id)
+            raise
         self._requests.start(request_id, _Request(policy=name, anchor_id=int(prompt[-1])))
 
     def propose(

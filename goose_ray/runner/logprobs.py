@@ -15,11 +15,11 @@ __all__ = ["path_logprobs", "token_logprobs"]
 
 def token_logprobs(logits: torch.Tensor, tokens: IntArray, num_top: int) -> tuple[FloatArray, IntArray, FloatArray]:
     """logits [n, vocab], tokens [n] -> their log-probabilities [n], and ids and log-probabilities [n, num_top] of the
-    likeliest.
+    likeliest; no more than there are tokens.
     """
     log_mass = logits.logsumexp(-1, keepdim=True)
     chosen = logits.gather(1, torch.from_numpy(tokens).to(logits.device)[:, None]) - log_mass
-    best = logits.topk(num_top)
+    best = logits.topk(min(num_top, logits.shape[1]))
     return chosen[:, 0].cpu().numpy(), best.indices.cpu().numpy(), (best.values - log_mass).cpu().numpy()
 
 

@@ -10,6 +10,7 @@ from goose.observation import Harvest, TreeOutcome
 from goose.policies.base import TreePolicy
 from goose.policies.chain import ChainPolicy
 from goose.policies.registry import POLICIES
+from goose.request import DraftRequest
 from goose.sources.registry import SourceSet
 from goose.speculator import Speculator
 from goose.tree import TokenTree
@@ -197,6 +198,24 @@ def test_a_refused_request_is_not_started() -> None:
     with pytest.raises(ValueError, match="'r': budget must be at least 1"):
         speculator.start_request("r", [1], budget=0)
     speculator.start_request("r", [1])
+
+
+def test_a_policy_that_raises_leaves_the_request_in_no_source() -> None:
+    class Moody(ChainPolicy):
+        is_moody = True
+
+        def start_request(self, request: DraftRequest) -> None:
+            if self.is_moody:
+                raise MemoryError("not today")
+            super().start_request(request)
+
+    speculator = Speculator(policy="moody", builders={"moody": Moody})
+    with pytest.raises(MemoryError):
+        speculator.start_request("r", [1, 2, 1, 2])
+    Moody.is_moody = False
+    speculator.start_request("r", REPEATING)
+    assert propose(speculator, "r")[0].token_ids.tolist() == [3, 4, 5, 6, 7, 8, 1, 2, 3]
+    speculator.stop_request("r")
 
 
 def test_wrong_options_are_refused() -> None:
