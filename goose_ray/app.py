@@ -24,6 +24,7 @@ from ray.serve.config import DeploymentActorConfig
 from goose_ray.api.ingress import OpenAIIngress
 from goose_ray.assembly import check_model_fits
 from goose_ray.config import GooseConfig
+from goose_ray.placement import gang_device, gang_placement
 from goose_ray.replica import GooseServer
 from goose_ray.telemetry.acceptance_aggregator import AGGREGATOR_NAME, AcceptanceAggregator
 
@@ -55,13 +56,17 @@ def build_app(args: dict[str, Any]) -> Application:
     """
     config = GooseConfig.from_args(args)
     check_model_fits(config)
+    placement: dict[str, Any] = {}
+    if config.tensor_parallel_size > 1:
+        config = config.model_copy(update={"device": gang_device(config)})
+        placement = gang_placement(config)
     aggregator = DeploymentActorConfig(
         name=AGGREGATOR_NAME,
         actor_class=ray.remote(AcceptanceAggregator),
         init_kwargs={"live_for_s": config.replica_silent_after_s},
         actor_options={"num_cpus": 0},
     )
-    server = serve.deployment(GooseServer).options(deployment_actors=[aggregator], **_SERVER_LIMITS)
+    server = serve.deployment(GooseServer).options(deployment_actors=[aggregator], **_SERVER_LIMITS, **placement)
     ingress = serve.deployment(serve.ingress()(OpenAIIngress)).options(
         ray_actor_options={"num_cpus": 0}, **_INGRESS_LIMITS
     )

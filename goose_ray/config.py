@@ -103,6 +103,22 @@ class GooseConfig(BaseModel):
         default="auto", description="float32, bfloat16, float16 or auto (float32 on CPU)."
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="cpu, cuda or auto.")
+    tensor_parallel_size: int = Field(
+        default=1,
+        ge=1,
+        description="Ranks that hold the model together, each with one GPU or a share of the CPUs; above 1 DeepSpeed "
+        "divides it among them.",
+    )
+    tensor_parallel_strategy: Literal["PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD"] = Field(
+        default="PACK",
+        description="Where ranks go: PACK (one machine if it has room), STRICT_PACK (one machine), SPREAD or "
+        "STRICT_SPREAD (different machines).",
+    )
+    rank_silent_after_s: float = Field(
+        default=10.0,
+        gt=1.0,
+        description="A rank without a sign of life for that long is the end of its replica, in seconds.",
+    )
     engine: EngineConfig = EngineConfig()
     max_body_bytes: int = Field(
         default=8 * 2**20, ge=1024, description="Largest HTTP request body; a larger one is answered 413."
@@ -135,13 +151,12 @@ class GooseConfig(BaseModel):
 
     @classmethod
     def from_args(cls, args: Mapping[str, Any]) -> "GooseConfig":
-        """The YAML's `args`; `GOOSE_MODEL`, if set, names the model instead.
+        """The YAML's `args`; `GOOSE_MODEL` and `GOOSE_TENSOR_PARALLEL_SIZE`, if set, take the place of two of them.
 
         Raises ConfigError naming the field, its value and what would be right.
         """
-        model = os.environ.get("GOOSE_MODEL")
         try:
-            config = cls.model_validate({**args, "model": model} if model else dict(args))
+            config = cls.model_validate({**args, **_from_environment()})
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = ".".join(map(str, first["loc"]))
@@ -160,3 +175,15 @@ class GooseConfig(BaseModel):
     @property
     def model_name(self) -> str:
         return self.served_model_name or self.model
+
+
+def _from_environment() -> dict[str, Any]:
+    """The fields of GooseConfig that the environment names."""
+    named: dict[str, Any] = {}
+    if model := os.environ.get("GOOSE_MODEL"):
+        named["model"] = model
+    if size := os.environ.get("GOOSE_TENSOR_PARALLEL_SIZE"):
+        if not size.isdecimal():
+            raise ConfigError(f"GOOSE_TENSOR_PARALLEL_SIZE must be a whole number, not {size!r}")
+        named["tensor_parallel_size"] = int(size)
+    return named
