@@ -14,7 +14,7 @@ from goose.tree import BoolArray, IntArray
 from goose.verify import VerifiedPath, walk_batch
 from goose_ray.engine.logprobs import PathLogprobs
 from goose_ray.engine.step import HarvestRows, SequenceStep, StepBatch
-from goose_ray.runner.harvest import top_successors
+from goose_ray.runner.harvest import likeliest, top_successors
 from goose_ray.runner.noise import noise_keys
 from goose_ray.runner.processing import RuledRow, apply_masks, apply_rules
 from goose_ray.runner.prompt_scoring import PromptScoring
