@@ -123,14 +123,14 @@ class GooseConfig(BaseModel):
     max_body_bytes: int = Field(
         default=8 * 2**20, ge=1024, description="Largest HTTP request body; a larger one is answered 413."
     )
-    replicas_per_node: int = Field(
-        default=2,
-        ge=1,
     tool_parser: Literal["auto", "none", "hermes", "llama3_json", "mistral"] = Field(
         default="auto",
         description="How the model writes tool calls: hermes (Qwen too), llama3_json, mistral, auto (as its chat template "
         "says) or none (tools are refused).",
     )
+    replicas_per_node: int = Field(
+        default=2,
+        ge=1,
         description="Most replicas that share a machine: each one's forward gets that part of the machine's CPUs.",
     )
     report_period_s: float = Field(

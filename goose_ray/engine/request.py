@@ -23,9 +23,9 @@ class GenerationRequest:
     cache_salt: str | None = None
     # lower comes first
     priority: int = 0
-
     # special tokens that are part of the output's text
     shown_token_ids: frozenset[int] = frozenset()
+
 
 @dataclass(frozen=True, slots=True)
 class SourceStats:
