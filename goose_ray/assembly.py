@@ -3,6 +3,7 @@
 Knows every floor below and decides nothing but device, dtype and threads.
 """
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from transformers import AutoConfig
 
 from goose.cost import CostModel
-from goose.errors import InvalidSnapshotError, UnknownNameError
+from goose.errors import UnknownNameError
 from goose.policies.registry import POLICIES, calibrated
 from goose.speculator import Speculator
 from goose_ray.config import EngineConfig, GooseConfig
@@ -22,8 +23,10 @@ from goose_ray.engine.step import ModelRunner
 from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.engine.warm_up import measure_cost
 from goose_ray.errors import ConfigError
+from goose_ray.models.calibrations import load_calibration, require_vocabulary
 from goose_ray.models.loader import find, load_model, resolve
 from goose_ray.models.tokenizer import load_tokenizer
+from goose_ray.runner.backends import new_backend
 from goose_ray.runner.local import LocalRunner
 from goose_ray.runner.support import longest_sequence
 
@@ -36,6 +39,8 @@ __all__ = [
     "load_parts",
     "new_engine",
 ]
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +60,7 @@ def build_engine(config: GooseConfig) -> EngineLoop:
 
     Raises ConfigError naming the field, ModelLoadError if the model cannot be had or run.
     """
-    speculator = _speculator(config.engine)  # first: a wrong name shows before the model is loaded
+    speculator = _speculator(config.engine, config.model)  # first: a wrong name shows before the model is loaded
     parts = load_parts(config)
     # Else the first request that names a policy would do it in the engine's thread, and all others would wait.
     speculator.prepare()
@@ -84,23 +89,17 @@ def load_parts(config: GooseConfig, *, clock: Callable[[], float] = time.monoton
 
     Sets this process's number of CPU threads if the configuration names one. `clock` is what durations are measured by.
     """
-    device = choose_device(config.device)
     if config.engine.num_threads is not None:
         torch.set_num_threads(config.engine.num_threads)
     path = resolve(config.model)
     tokenizer = load_tokenizer(path)
-    runner = LocalRunner(
-        load_model(path, dtype=choose_dtype(config.dtype, device), device=device),
-        model_id=config.model,
-        num_slots=config.engine.kv_cache_tokens,
-        max_model_len=config.engine.max_model_len,
-    )
+    runner = _local_runner(config, path) if config.tensor_parallel_size == 1 else _gang(config)
     return ReplicaParts(path, tokenizer, runner, _measured(runner, config.engine, clock))
 
 
 def new_engine(parts: ReplicaParts, config: EngineConfig, *, clock: Callable[[], float] = time.monotonic) -> Engine:
     """An engine that has seen nothing yet: no requests, no drafts, no counts."""
-    return _engine(parts, _speculator(config), config, clock)
+    return _engine(parts, _speculator(config, parts.runner.spec.model_id), config, clock)
 
 
 def choose_device(name: str) -> torch.device:
@@ -115,14 +114,49 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is float32 on the CPU, where lossless means token for token, and bfloat16 on CUDA."""
+    """`auto` is float32 on the CPU, where lossless means token for token, and bfloat16 on CUDA.
+
+    Warns of 16 bits on the CPU: a forward is slower there, and likely tokens that are nearly equal may change places
+    with the shape of a forward.
+    """
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     dtype: torch.dtype = getattr(torch, name)
+    if device.type == "cpu" and dtype != torch.float32:
+        _logger.warning(
+            "dtype %s on the CPU: replies may differ from plain decoding where two tokens are nearly as likely, and "
+            "linear layers are not packed; use float32",
+            name,
+        )
     return dtype
 
 
+def _local_runner(config: GooseConfig, path: Path) -> ModelRunner:
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, device)
+    # first: what it lacks shows before the model is loaded
+    backend = new_backend(config.attention_backend, device, dtype)
+    return LocalRunner(
+        load_model(path, dtype=dtype, device=device),
+        model_id=config.model,
+        num_slots=config.engine.kv_cache_tokens,
+        max_model_len=config.engine.max_model_len,
+        backend=backend,
+    )
+
+
+def _gang(config: GooseConfig) -> ModelRunner:
+    # Nothing else here needs Ray, which is slow to import.
+    from goose_ray.gang import start_gang
+
+    # The ranks', not this process': only `build_app` can tell whether they have GPUs.
+    device = "cuda" if config.device == "cuda" else "cpu"
+    return start_gang(config, device=device, dtype=choose_dtype(config.dtype, torch.device(device)))
+
+
 def _engine(parts: ReplicaParts, speculator: Speculator, config: EngineConfig, clock: Callable[[], float]) -> Engine:
+    spec = parts.runner.spec
+    require_vocabulary(load_calibration(config.calibration, spec.model_id), spec.model_id, spec.vocab_size)
     cost = None
     if config.budget == "auto" and parts.cost is not None:
         # What one engine learns is not the next one's.
@@ -143,18 +177,16 @@ def _measured(runner: ModelRunner, config: EngineConfig, clock: Callable[[], flo
     )
 
 
-def _speculator(config: EngineConfig) -> Speculator:
+def _speculator(config: EngineConfig, model: str) -> Speculator:
+    calibration = load_calibration(config.calibration, model)
     try:
-        builders = POLICIES if config.calibration is None else calibrated(config.calibration)
         return Speculator(
             policy=config.policy,
             budget=None if config.budget == "auto" else config.budget,
             harvest_k=config.harvest_k,
             pool_tokens=config.pool_tokens,
             num_threads=config.num_threads or 1,
-            builders=builders,
+            builders=POLICIES if calibration is None else calibrated(calibration),
         )
     except UnknownNameError as error:
         raise ConfigError(f"engine.policy: {error}") from error
-    except InvalidSnapshotError as error:
-        raise ConfigError(f"engine.calibration: {error}; name a file that `goose calibrate` wrote") from error

@@ -6,7 +6,7 @@ The only module that reads the environment. Knows nothing about how the options 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -55,10 +55,10 @@ class EngineConfig(BaseModel):
         description="Nodes verified per sequence and step, anchor included; auto: in each step as many, over the whole "
         "batch, as give the most tokens a second (policy anisotropic; 60 with others).",
     )
-    calibration: Path | None = Field(
-        default=None,
-        strict=False,
-        description="File of `goose calibrate`, on every node, that anisotropic starts from; default: its own prior.",
+    calibration: Literal["auto", "none"] | Annotated[Path, Field(strict=False)] = Field(
+        default="auto",
+        description="File of `goose calibrate`, on every node, that anisotropic starts from; auto: goose's own for the "
+        "model if there is one (the embedded model has); none: the prior for any model.",
     )
     harvest_k: int = Field(default=10, ge=1, le=64, description="Successors kept per harvested position.")
     pool_tokens: int = Field(
@@ -103,6 +103,9 @@ class GooseConfig(BaseModel):
         default="auto", description="float32, bfloat16, float16 or auto (float32 on CPU)."
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="cpu, cuda or auto.")
+    attention_backend: Literal["auto", "flex", "sdpa"] = Field(
+        default="auto", description="flex (torch's FlexAttention), sdpa or auto (sdpa on CPU, on CUDA flex if it runs)."
+    )
     tensor_parallel_size: int = Field(
         default=1,
         ge=1,

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
     Gemma3TextConfig,
     GPTNeoXConfig,
     LlamaConfig,
@@ -46,11 +47,21 @@ _CONFIGS: dict[str, Callable[[], PreTrainedConfig]] = {
     "qwen2": lambda: Qwen2Config(**_GQA),
     "qwen3": lambda: Qwen3Config(**_GQA, head_dim=16),
     "mistral": lambda: MistralConfig(**_GQA, sliding_window=WINDOW, head_dim=8),
+    "gemma2": lambda: Gemma2Config(
+        **_GQA,
+        head_dim=16,
+        sliding_window=WINDOW,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        query_pre_attn_scalar=24,
+        attn_logit_softcapping=4.0,
+        final_logit_softcapping=20.0,
+    ),
     "gemma3": lambda: Gemma3TextConfig(
         **_GQA,
         head_dim=16,
         sliding_window=WINDOW,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        query_pre_attn_scalar=24,
         final_logit_softcapping=20.0,
     ),
     "phi3": lambda: Phi3Config(**_GQA),

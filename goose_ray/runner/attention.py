@@ -5,7 +5,8 @@ The model calls `tree_attention` in every layer, because its config names `ATTEN
 kernel, which masks) is the backend's business.
 """
 
-from typing import Any, Protocol, cast
+from collections.abc import Hashable
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from transformers import AttentionInterface
@@ -14,7 +15,16 @@ from goose_ray.engine.step import StepBatch
 from goose_ray.errors import ModelLoadError
 from goose_ray.runner.kv_pool import KVPool
 
-__all__ = ["ATTENTION_NAME", "AttentionBackend", "StepAttention", "register_tree_attention", "tree_attention"]
+__all__ = [
+    "ATTENTION_NAME",
+    "AttentionBackend",
+    "StaticAttentionBackend",
+    "StaticShape",
+    "StaticStepAttention",
+    "StepAttention",
+    "register_tree_attention",
+    "tree_attention",
+]
 
 ATTENTION_NAME = "goose_tree"
 
@@ -51,12 +61,13 @@ class StepAttention(Protocol):
         *,
         scaling: float,
         sliding_window: int | None,
+        softcap: float | None = None,
     ) -> torch.Tensor:
         """Stores the T rows' keys and values in the pool and attends.
 
         query [1, heads, T, key_dim], key [1, kv_heads, T, key_dim], value [1, kv_heads, T, value_dim] ->
         [1, T, heads, value_dim]. A row at position p sees its sequence's context, its ancestors and itself, of those
-        the ones at positions above p - sliding_window.
+        the ones at positions above p - sliding_window. With a softcap c a scaled score s becomes c * tanh(s / c).
         """
         ...
 
@@ -65,6 +76,34 @@ class AttentionBackend(Protocol):
     """Turns a step's arrays into what its kernel needs."""
 
     def prepare(self, batch: StepBatch, pool: KVPool) -> StepAttention: ...
+
+
+class StaticStepAttention(StepAttention, Protocol):
+    """Attention whose arrays stay where they are from step to step, so that a recorded forward may read them."""
+
+    def load(self, batch: StepBatch) -> None:
+        """Takes the next step, which must fit. Rows beyond the batch's write to the pool's scratch slot alone."""
+        ...
+
+
+class StaticShape(Hashable, Protocol):
+    """What a forward is compiled and recorded for."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+
+ShapeT = TypeVar("ShapeT", bound=StaticShape)
+
+
+class StaticAttentionBackend(AttentionBackend, Protocol[ShapeT]):
+    """A backend whose steps can be recorded."""
+
+    def shape_of(self, batch: StepBatch) -> ShapeT:
+        """The smallest of its few shapes that holds the batch."""
+        ...
+
+    def allocate(self, shape: ShapeT, pool: KVPool) -> StaticStepAttention: ...
 
 
 def tree_attention(
@@ -77,11 +116,12 @@ def tree_attention(
     goose_step: StepAttention | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     **extra: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention function in the sense of transformers' AttentionInterface.
 
-    Raises ModelLoadError if the layer asks for something that is not computed here (soft-capped scores, sinks ...).
+    Raises ModelLoadError if the layer asks for something that is not computed here (sinks, a position bias ...).
     """
     for name, argument in extra.items():
         if name not in _NEUTRAL_ARGUMENTS and argument is not None:
@@ -97,8 +137,10 @@ def tree_attention(
         value,
         scaling=query.shape[-1] ** -0.5 if scaling is None else scaling,
         sliding_window=sliding_window,
+        softcap=softcap,
     )
-    return output, None
+    # Some models take a view of it.
+    return output.contiguous(), None
 
 
 def register_tree_attention() -> None:

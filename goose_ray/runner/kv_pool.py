@@ -32,19 +32,22 @@ class LayerShape:
 class KVPool:
     """Zeroed at the start, so that a slot never written holds finite numbers.
 
+    Behind the slots that the engine deals out lies one more, `scratch_slot`, which padding rows may write to.
+
     Raises ConfigError naming the memory wanted and had if the pool cannot fit.
     """
 
-    # per layer [kv_heads, num_slots, key_dim]
+    # per layer [kv_heads, num_slots + 1, key_dim]
     keys: tuple[torch.Tensor, ...]
-    # per layer [kv_heads, num_slots, value_dim]
+    # per layer [kv_heads, num_slots + 1, value_dim]
     values: tuple[torch.Tensor, ...]
 
     def __init__(
         self, layers: Sequence[LayerShape], *, num_slots: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.num_slots = num_slots
-        self.num_bytes = num_slots * sum(layer.elements for layer in layers) * dtype.itemsize
+        self.scratch_slot = num_slots
+        self.num_bytes = (num_slots + 1) * sum(layer.elements for layer in layers) * dtype.itemsize
         available = _memory_bytes(device)
         wanted = (
             f"kv_cache_tokens {num_slots} needs {_gib(self.num_bytes)} of KV ({len(layers)} layers, {dtype}), "
@@ -54,10 +57,12 @@ class KVPool:
             raise ConfigError(wanted)
         try:
             self.keys = tuple(
-                torch.zeros(layer.kv_heads, num_slots, layer.key_dim, dtype=dtype, device=device) for layer in layers
+                torch.zeros(layer.kv_heads, num_slots + 1, layer.key_dim, dtype=dtype, device=device)
+                for layer in layers
             )
             self.values = tuple(
-                torch.zeros(layer.kv_heads, num_slots, layer.value_dim, dtype=dtype, device=device) for layer in layers
+                torch.zeros(layer.kv_heads, num_slots + 1, layer.value_dim, dtype=dtype, device=device)
+                for layer in layers
             )
         except (RuntimeError, MemoryError) as error:
             raise ConfigError(f"{wanted}, not enough of it free") from error

@@ -24,6 +24,11 @@ class PackedLinear(nn.Module):
         self._packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _PACKED_FOR_ROWS)
         self._bias = None if linear.bias is None else linear.bias.detach()
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """[out_features, in_features], unpacked for each who asks: some routers of experts multiply by hand."""
+        return self._packed.to_dense()
+
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features]"""
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self._packed, self._bias, "none", [], "")

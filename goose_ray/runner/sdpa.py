@@ -95,13 +95,12 @@ class SdpaStep:
         *,
         scaling: float,
         sliding_window: int | None,
+        softcap: float | None = None,
     ) -> torch.Tensor:
         pool_keys, pool_values = self._pool.keys[layer], self._pool.values[layer]
         pool_keys[:, self._slots] = key[0]
         pool_values[:, self._slots] = value[0]
-        if sliding_window not in self._plans:
-            self._plans[sliding_window] = tuple(self._plan(seq, sliding_window) for seq in self._batch.sequences)
-        plans = self._plans[sliding_window]
+        plans = self.plans(sliding_window)
         output: torch.Tensor | None = None
         for plan in plans:
             if plan.keys is None:
@@ -111,7 +110,7 @@ class SdpaStep:
             else:
                 keys = self._scratch.gather("keys", pool_keys, plan.keys)
                 values = self._scratch.gather("values", pool_values, plan.keys)
-            attended = _attend(plan, query[:, :, plan.rows], keys[None], values[None], scaling)
+            attended = _attend(plan, query[:, :, plan.rows], keys[None], values[None], scaling, softcap)
             if len(plans) == 1:
                 return attended
             if output is None:
@@ -119,6 +118,12 @@ class SdpaStep:
             output[:, plan.rows] = attended
         assert output is not None
         return output
+
+    def plans(self, window: int | None) -> tuple[_SequencePlan, ...]:
+        """One a sequence, for the layers of that window; made when first asked for."""
+        if window not in self._plans:
+            self._plans[window] = tuple(self._plan(sequence, window) for sequence in self._batch.sequences)
+        return self._plans[window]
 
     def _plan(self, sequence: SequenceStep, window: int | None) -> _SequencePlan:
         rows = slice(sequence.row_start, sequence.row_end)
@@ -164,12 +169,19 @@ class SdpaStep:
 
 
 def _attend(
-    plan: _SequencePlan, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scaling: float
+    plan: _SequencePlan,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scaling: float,
+    softcap: float | None,
 ) -> torch.Tensor:
     """query [1, heads, R, key_dim], keys and values [1, kv_heads, num_keys, dim] -> [1, R, heads, value_dim]"""
     num_heads, num_rows = query.shape[1], query.shape[2]
     kv_heads = keys.shape[1]
     group = num_heads // kv_heads
+    if softcap is not None:
+        return _attend_capped(plan, query, keys, values, scaling, softcap)
     if group == 1 or plan.causal or num_rows > _MAX_PACKED_ROWS:
         return functional.scaled_dot_product_attention(
             query,
@@ -185,6 +197,34 @@ def _attend(
         packed, keys, values, attn_mask=plan.packed_mask(group), scale=scaling
     )
     return attended.view(1, num_heads, num_rows, -1).transpose(1, 2)
+
+
+def _attend_capped(
+    plan: _SequencePlan,
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scaling: float,
+    softcap: float,
+) -> torch.Tensor:
+    """As `_attend`, written out: PyTorch's kernel has no cap. Softmax in float32, as transformers does."""
+    num_heads, num_rows = query.shape[1], query.shape[2]
+    kv_heads, num_keys = keys.shape[1], keys.shape[2]
+    grouped = query.reshape(1, kv_heads, num_heads // kv_heads * num_rows, -1)
+    scores = (grouped @ keys.transpose(2, 3)).view(1, num_heads, num_rows, num_keys) * scaling
+    scores = torch.tanh(scores / softcap) * softcap
+    if plan.mask is not None:
+        scores = scores + plan.mask
+    elif plan.causal:
+        scores = scores.masked_fill(_above_diagonal(num_rows, scores.device), -torch.inf)
+    weights = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
+    attended = weights.view(1, kv_heads, -1, num_keys) @ values
+    return attended.view(1, num_heads, num_rows, -1).transpose(1, 2)
+
+
+def _above_diagonal(size: int, device: torch.device) -> torch.Tensor:
+    """[size, size] bool: what a causal row does not see."""
+    return torch.ones(size, size, dtype=torch.bool, device=device).triu(1)
 
 
 def _run_of(slots: IntArray) -> slice | None:

@@ -36,8 +36,6 @@ def check_config(model: PreTrainedModel) -> None:
     for layer_type in getattr(config, "layer_types", None) or ():
         if layer_type not in _LAYER_TYPES:
             raise ModelLoadError(f"{name} has layers of type {layer_type!r}, which is not supported")
-    if getattr(config, "attn_logit_softcapping", None) is not None:
-        raise ModelLoadError(f"{name} soft-caps attention scores (attn_logit_softcapping), which is not supported")
 
 
 def longest_sequence(of_model: PretrainedConfig, wanted: int | None) -> int:
@@ -91,6 +89,7 @@ class _LayerObserver:
         *,
         scaling: float,
         sliding_window: int | None,
+        softcap: float | None = None,
     ) -> torch.Tensor:
         if layer in self.shapes:
             raise ModelLoadError(f"attention layer {layer} runs twice in a forward, which is not supported")
