@@ -14,6 +14,7 @@ from goose_ray.engine.request import FinishReason
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.engine.stopping import StopRules, TokenCut, find_stop_string, held_back
 from goose_ray.engine.tokenizer import Tokenizer
+from goose_ray.errors import InvalidRequestError
 
 __all__ = ["Delivery", "OutputStream"]
 
@@ -32,6 +33,8 @@ class Delivery:
     num_withdrawn: int = 0
     # of the delivered tokens; None if they were not asked for
     logprobs: tuple[TokenLogprobs, ...] | None = None
+    # with "abort": why, where it is the request's own doing
+    error: InvalidRequestError | None = None
 
 
 class OutputStream:
@@ -65,9 +68,13 @@ class OutputStream:
         # of the tokens committed and not delivered yet
         self._logprobs: list[TokenLogprobs] = []
 
-    def push(self, token_ids: Sequence[int], logprobs: PathLogprobs | None = None) -> Delivery:
-        """Takes a step's tokens, in order; not to be called again after a delivery with a finish reason."""
-        cut = self.rules.cut(token_ids, self._num_committed)
+    def push(
+        self, token_ids: Sequence[int], logprobs: PathLogprobs | None = None, *, is_complete: bool = False
+    ) -> Delivery:
+        """Takes a step's tokens, in order, of which the last ends the output if it `is_complete`; not to be called
+        again after a delivery with a finish reason.
+        """
+        cut = self.rules.cut(token_ids, self._num_committed, is_complete=is_complete)
         delivery = self._push_with_stops(token_ids, cut) if self._stops else self._push(token_ids, cut)
         self._num_committed += delivery.num_committed
         if logprobs is None:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from goose_ray.engine.logprobs import TokenLogprobs
 from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.errors import InvalidRequestError
 
 __all__ = ["FinishReason", "GenerationRequest", "RequestOutput", "SourceStats", "SpeculationStats"]
 
@@ -70,5 +71,7 @@ class RequestOutput:
     logprobs: tuple[TokenLogprobs, ...] | None = None
     # of all prompt tokens but the first; with the first output of a request that asks for them
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    # with "abort": why, where it is the request's own doing
+    error: InvalidRequestError | None = None
     # prompt tokens that were in the prefix cache when the request was admitted
     num_cached_tokens: int
