@@ -1,7 +1,7 @@
-"""Reads `.npz` files that may be missing, broken or something else altogether."""
+"""Writes `.npz` files, and reads such as may be missing, broken or something else altogether."""
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from goose.errors import InvalidSnapshotError
 
-__all__ = ["read_arrays"]
+__all__ = ["read_arrays", "write_arrays"]
 
 
 def read_arrays(path: Path, required: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
@@ -35,3 +35,8 @@ def read_arrays(path: Path, required: Sequence[str], optional: Sequence[str] = (
         if isinstance(error, InvalidSnapshotError):
             raise
         raise InvalidSnapshotError(f"{path} is no .npz file: {error}") from error
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Compressed; replaces the file."""
+    np.savez_compressed(path, **dict(arrays))

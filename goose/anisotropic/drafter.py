@@ -4,7 +4,7 @@ What is shared: rows and pooled outputs among requests of one `cache_salt` (None
 model among all; weights hold no text. A request's prompt is seen by itself alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from goose.anisotropic.archive import UNSALTED, TextArchive
 from goose.anisotropic.budget import TreeLimits
 from goose.anisotropic.builders import TreeBuilders
 from goose.anisotropic.harvest import add_rows
+from goose.anisotropic.known_texts import KnownText
 from goose.anisotropic.steps import commit_tokens, learn_paths, move_text
 from goose.anisotropic.successors import new_successors
 from goose.anisotropic.weights import Weights
@@ -27,7 +28,7 @@ from goose.anisotropic.workspace import (
     Workspace,
     new_requests,
 )
-from goose.observation import Harvest, TreeOutcome
+from goose.observation import Harvest, HarvestOrigin, TreeOutcome
 from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.tree import IntArray, TokenTree
 
@@ -159,6 +160,32 @@ class Drafter:
             kept = slice(max(start, output_start - _KEPT_PROMPT), end + 1)
             self._archive.retire(start, state.segment_size, state.cache_salt, kept=kept)
         self._free_slots.append(state.slot)
+
+    def remember(self, texts: Iterable[KnownText]) -> None:
+        """As if each had been a request without a salt that has ended. Teaches the weights nothing."""
+        for text in texts:
+            name = f"known text {self._num_owners}"
+            self.start_request(
+                DraftRequest(
+                    request_id=name,
+                    prompt_ids=text.token_ids[: text.num_prompt],
+                    stop_token_ids=frozenset(),
+                    cache_salt=None,
+                    budget=1,
+                )
+            )
+            state, output = self._requests[name], text.token_ids[text.num_prompt :]
+            if len(output):
+                self._make_room(state, len(output))
+                self._commit([state.slot], [output])
+            # Behind the last token nothing is known to have been written.
+            places = np.arange(len(text.token_ids) - 1)
+            previous = np.concatenate([[-1], text.token_ids[:-2]])[places]
+            origin = HarvestOrigin((name,), np.zeros_like(places), places)
+            self._add_rows(
+                Harvest(previous, text.token_ids[places], text.top_ids[places], text.top_probs[places], origin)
+            )
+            self.stop_request(name)
 
     def _learn(self, slots: list[int], chosen: list[IntArray]) -> None:
         learn_paths(

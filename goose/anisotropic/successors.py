@@ -23,6 +23,7 @@ from goose.jit import jit, prefetch
 
 __all__ = [
     "FIRST_ENTRY",
+    "MIN_PROBABILITY",
     "NUM_ENTRIES",
     "Successors",
     "is_at",
@@ -45,7 +46,7 @@ _KEY, _META, FIRST_ENTRY, NUM_ENTRIES, _RECORD = 0, 1, 2, 14, 16
 # The newest row's part in a running mean, at least; a table without forgetting would not follow a change of subject.
 _TOKEN_RATE, _PAIR_RATE = 0.1, 0.15
 # Less likely successors are not worth a place in the mean; what is less likely than the others is no candidate.
-_MIN_PROBABILITY, _MIN_MEAN, _MIN_BUCKET = 0.004, 0.02, 4
+MIN_PROBABILITY, _MIN_MEAN, _MIN_BUCKET = 0.004, 0.02, 4
 
 
 class Successors(NamedTuple):
@@ -146,7 +147,7 @@ def row_to_buckets(ids: NDArray[np.int64], probs: NDArray[np.float32], buckets: 
     ended = False
     for rank in range(NUM_SUCCESSORS):
         probability = float(probs[rank]) if rank < len(probs) else 0.0
-        ended = ended or probability < _MIN_PROBABILITY or not 0 <= ids[rank] <= MAX_TOKEN
+        ended = ended or probability < MIN_PROBABILITY or not 0 <= ids[rank] <= MAX_TOKEN
         buckets[rank] = 0 if ended else probability_bucket(probability)
         total += probability
     return probability_bucket(1.0 - total)

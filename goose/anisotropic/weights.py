@@ -10,18 +10,22 @@ To fit it again: `goose record` the prompts with `--chat`, and those with a raw 
 `goose.anisotropic.fitting.fit` on all of them (`goose calibrate --from-nothing --held-out 0`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.features import NUM_WEIGHTS
 from goose.errors import InvalidSnapshotError
-from goose.npz import read_arrays
+from goose.npz import read_arrays, write_arrays
 
-__all__ = ["Weights"]
+__all__ = ["ARRAY_NAMES", "Weights"]
+
+ARRAY_NAMES = ("values", "squares")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,8 +49,13 @@ class Weights:
     @classmethod
     def load(cls, path: Path) -> "Weights":
         """Raises InvalidSnapshotError if the file cannot be read or holds weights of another feature table."""
-        arrays = read_arrays(path, ("values", "squares"))
-        for name, array in arrays.items():
+        return cls.from_arrays(read_arrays(path, ARRAY_NAMES), path)
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], path: Path) -> "Weights":
+        """Raises InvalidSnapshotError naming the path they were read from."""
+        for name in ARRAY_NAMES:
+            array = arrays[name]
             if array.shape != (NUM_WEIGHTS,) or array.dtype.kind != "f":
                 raise InvalidSnapshotError(
                     f"{path}: {name} must be {NUM_WEIGHTS} weights, not {array.dtype} of shape {array.shape}; it was "
@@ -58,6 +67,9 @@ class Weights:
             raise InvalidSnapshotError(f"{path}: squares must not be negative")
         return cls(arrays["values"].astype(np.float64), arrays["squares"].astype(np.float64))
 
+    def arrays(self) -> dict[str, NDArray[np.float32]]:
+        """For a file, in single precision: finer than what a few thousand steps can tell."""
+        return {"values": self.values.astype(np.float32), "squares": self.squares.astype(np.float32)}
+
     def save(self, path: Path) -> None:
-        """Single precision: finer than what a few thousand steps can tell."""
-        np.savez_compressed(path, values=self.values.astype(np.float32), squares=self.squares.astype(np.float32))
+        write_arrays(path, self.arrays())

@@ -5,7 +5,7 @@ at most 256 nodes, and smaller elsewhere. `max_nodes` is a hard limit on the bat
 trees of automatic requests take instead the nodes that give the batch the most tokens a second, which may be none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ from goose.anisotropic.budget import NodeBudget, TimeBudget
 from goose.anisotropic.candidates import CONTEXT, POOL, TRANSITIONS
 from goose.anisotropic.compilation import compile_steps
 from goose.anisotropic.drafter import Drafter
+from goose.anisotropic.known_texts import KnownText
 from goose.anisotropic.texts import NUM_SUCCESSORS
 from goose.anisotropic.weights import Weights
 from goose.observation import Harvest, TreeOutcome
@@ -42,7 +43,8 @@ class _Request:
 
 
 class AnisotropicPolicy:
-    """Keeps its own memory of texts and rows, so its requests are started in no source.
+    """Keeps its own memory of texts and rows, so its requests are started in no source. `texts` are remembered from the
+    start, by the requests without a cache salt.
 
     Construction compiles where numba is installed: half a minute once a machine, then a second.
     """
@@ -55,6 +57,7 @@ class AnisotropicPolicy:
         sources: SourceSet,
         *,
         weights: Weights | None = None,
+        texts: Iterable[KnownText] = (),
         constants: AnisotropicConstants = AnisotropicConstants(),
     ) -> None:
         compile_steps()
@@ -65,6 +68,7 @@ class AnisotropicPolicy:
             learning_rate=constants.learning_rate,
             num_threads=sources.num_threads,
         )
+        self._drafter.remember(texts)
         self._nodes, self._time = NodeBudget(), TimeBudget()
         self._requests = RequestStates[_Request](f"policy {self.name!r}")
         self._source_bits = _source_bits(sources)

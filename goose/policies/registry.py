@@ -1,7 +1,7 @@
 """The tree policies by name. One line a policy."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from goose.policies.autoregressive import AutoregressivePolicy
 from goose.policies.balanced import BalancedPolicy
@@ -11,6 +11,9 @@ from goose.policies.goose import GoosePolicy
 from goose.policies.recycling import RecyclingPolicy
 from goose.policies.suffix import SuffixPolicy
 from goose.sources.registry import SourceSet
+
+if TYPE_CHECKING:
+    from goose.anisotropic.calibration_file import CalibrationFile
 
 __all__ = ["POLICIES", "PolicyBuilder", "calibrated"]
 
@@ -35,18 +38,12 @@ POLICIES: dict[str, PolicyBuilder] = {
 }
 
 
-def calibrated(path: Path) -> Mapping[str, PolicyBuilder]:
-    """The policies, of which `anisotropic` starts from the weights of a file that `Weights.save` wrote.
-
-    Raises InvalidSnapshotError naming the path if it is missing or something else.
-    """
-    from goose.anisotropic.weights import Weights
-
-    weights = Weights.load(path)
+def calibrated(file: "CalibrationFile") -> Mapping[str, PolicyBuilder]:
+    """The policies, of which `anisotropic` starts from a calibration."""
 
     def build(sources: SourceSet) -> TreePolicy:
         from goose.policies.anisotropic import AnisotropicPolicy
 
-        return AnisotropicPolicy(sources, weights=weights)
+        return AnisotropicPolicy(sources, weights=file.weights, texts=file.texts)
 
     return {**POLICIES, "anisotropic": build}

@@ -1,14 +1,15 @@
-"""Fits the weights of `anisotropic` to recorded replies, and tells on other replies what that was worth."""
+"""Calibrates `anisotropic` to recorded replies, and tells on other replies what that was worth."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from goose.anisotropic.fitting import NUM_PASSES, fit
+from goose.anisotropic.calibration_file import CalibrationFile
+from goose.anisotropic.fitting import NUM_PASSES, fit, known_texts
+from goose.anisotropic.known_texts import KnownTexts
 from goose.anisotropic.weights import Weights
-from goose.policies.anisotropic import AnisotropicPolicy
-from goose.policies.registry import POLICIES, PolicyBuilder
+from goose.policies.registry import calibrated
 from goose_ray.bench.bootstrap import tau_of
 from goose_ray.bench.recordings import Benchmark
 from goose_ray.bench.replay import ReplayPlan
@@ -22,7 +23,7 @@ _POLICY = "anisotropic"
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """What some weights come to on replies that were not fitted. `tau` is the mean over benchmarks."""
+    """What a start comes to on replies that were not fitted. `tau` is the mean over benchmarks."""
 
     tau: float
     nodes_per_step: float
@@ -34,7 +35,7 @@ class HeldOut:
 class Calibration:
     """`before` and `after` are None if nothing was held out."""
 
-    weights: Weights
+    file: CalibrationFile
     num_fitted: int
     num_held_out: int
     before: HeldOut | None
@@ -49,9 +50,12 @@ def calibrate(
     seed: int,
     stop_token_ids: frozenset[int],
     start: Weights,
+    keep_texts: bool = True,
     on_reply: Callable[[], object] = lambda: None,
 ) -> Calibration:
     """Fits `start` to all replies but a share `held_out` of them, on which both are tried.
+
+    `keep_texts`: the replies that were fitted are remembered as well.
 
     Raises ConfigError if nothing would be left to fit.
     """
@@ -59,14 +63,23 @@ def calibrate(
     if not fitted:
         raise ConfigError(f"held_out ({held_out:g}) leaves none of the recordings to fit: use less, or record more")
     recordings = [reply.recording for benchmark in fitted for reply in benchmark.replies]
-    weights = fit(recordings, stop_token_ids=stop_token_ids, budget=budget, seed=seed, start=start, on_reply=on_reply)
+    weights = fit(
+        recordings,
+        stop_token_ids=stop_token_ids,
+        budget=budget,
+        seed=seed,
+        start=start,
+        remembering=keep_texts,
+        on_reply=on_reply,
+    )
+    file = CalibrationFile(weights, known_texts(recordings) if keep_texts else KnownTexts.none())
     tried = {
-        name: _try(ReplayPlan(benchmarks=kept, stop_token_ids=stop_token_ids, builders=_builders(own)), budget)
-        for name, own in (("before", start), ("after", weights))
+        name: _try(ReplayPlan(benchmarks=kept, stop_token_ids=stop_token_ids, builders=calibrated(own)), budget)
+        for name, own in (("before", CalibrationFile(start)), ("after", file))
         if kept
     }
     num_held_out = sum(len(benchmark.replies) for benchmark in kept)
-    return Calibration(weights, len(recordings), num_held_out, tried.get("before"), tried.get("after"))
+    return Calibration(file, len(recordings), num_held_out, tried.get("before"), tried.get("after"))
 
 
 def split(
@@ -96,7 +109,3 @@ def _try(plan: ReplayPlan, budget: int) -> HeldOut:
         nodes_per_step=run.nodes_per_step(list(run.results)),
         ece=None if reliability is None else reliability.ece,
     )
-
-
-def _builders(weights: Weights) -> Mapping[str, PolicyBuilder]:
-    return {**POLICIES, _POLICY: lambda sources: AnisotropicPolicy(sources, weights=weights)}

@@ -1,7 +1,8 @@
 """One policy at one budget over all benchmarks of recordings, the same way for every policy.
 
-Each benchmark starts with a speculator that has learned nothing, or, *warm*, one that has served some replies of other
-benchmarks, the same for every policy. Within a benchmark it keeps what it learns. Knows nothing of tables and plots.
+Each benchmark starts with a speculator that has learned nothing, or with one that has served other recordings or,
+*warm*, some of the other benchmarks, the same for every policy. Within a benchmark it keeps what it learns. Knows
+nothing of tables and plots.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,9 +44,10 @@ class PolicyRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplayPlan:
-    """What is replayed, and after what. `warm` is the number of replies of other benchmarks that go before each."""
+    """What is replayed, and after what: `before`, then `warm` replies of other benchmarks go before each."""
 
     benchmarks: tuple[Benchmark, ...]
+    before: tuple[Recording, ...] = ()
     warm: int = 0
     seed: int = 0
     stop_token_ids: frozenset[int] = frozenset()
@@ -67,7 +69,7 @@ class ReplayPlan:
 
     def _replay(self, benchmark: Benchmark, policy: str, budget: int, log: StepLog | None) -> list[ReplayResult]:
         speculator = Speculator(policy=policy, budget=budget, builders=self.builders)
-        for recording in self.warm_up(benchmark):
+        for recording in (*self.before, *self.warm_up(benchmark)):
             replay(recording, speculator, stop_token_ids=self.stop_token_ids)
 
         def observe(tree: TokenTree, accepted_nodes: IntArray) -> None:

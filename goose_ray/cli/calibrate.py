@@ -22,7 +22,7 @@ __all__ = ["calibrate"]
     "--prompts",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
-    help="Prompt files; the model's replies are recorded first.",
+    help="Prompt files; the model's replies are recorded first. Without any, and without recordings: goose's own.",
 )
 @click.option(
     "--recordings",
@@ -31,6 +31,7 @@ __all__ = ["calibrate"]
     help="Folders or files of `goose record`, in place of prompts or beside them.",
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The .npz to write.")
+@click.option("--weights-only", is_flag=True, help="Keep no texts: the file then holds no word of prompts and replies.")
 @click.option("--from-nothing", is_flag=True, help="Start from zero weights, not from those goose comes with.")
 @click.option(
     "--held-out",
@@ -51,6 +52,7 @@ def calibrate(
     prompts: tuple[Path, ...],
     recordings: tuple[Path, ...],
     out: Path,
+    weights_only: bool,
     from_nothing: bool,
     held_out: float,
     budget: int,
@@ -65,15 +67,15 @@ def calibrate(
     """Fit what the policy anisotropic starts from, and write it to a file that the deployment can name.
 
     Calibration changes no output, only how good drafts are before a replica has learned from its own traffic. Name the
-    file in the YAML as `engine.calibration`. What it is worth is measured on the replies held out: tau and the expected
-    calibration error, with the weights started from and with those fitted.
+    file in the YAML as `engine.calibration`. It holds weights and, unless --weights-only, the prompts and replies
+    themselves, from which drafts are made at once. What it is worth is measured on the replies held out: tau and the
+    expected calibration error, before and after.
 
     \b
+    goose calibrate --model Qwen/Qwen3-0.6B --chat --out calibration.npz
     goose calibrate --prompts mine.jsonl --chat --out calibration.npz
     goose calibrate --recordings recordings --out calibration.npz
     """
-    if not prompts and not recordings:
-        raise click.UsageError("name --prompts or --recordings to calibrate on")
     if out.suffix != ".npz":
         raise click.BadParameter(f"must end in .npz, not {out.name!r}", param_hint="--out")
     if not out.parent.is_dir():
@@ -84,8 +86,11 @@ def calibrate(
     from goose.anisotropic.weights import Weights
     from goose_ray.bench.calibrate import NUM_PASSES
     from goose_ray.bench.calibrate import calibrate as calibrate_on
+    from goose_ray.bench.prompts import CALIBRATION_PROMPTS
     from goose_ray.bench.recordings import read_benchmarks
 
+    if not prompts and not recordings:
+        prompts = (CALIBRATION_PROMPTS,)
     with TemporaryDirectory() as folder:
         paths = list(recordings)
         known_stop_ids = set(stop_ids)
@@ -102,9 +107,10 @@ def calibrate(
             seed=seed,
             stop_token_ids=frozenset(known_stop_ids),
             start=Weights.zero() if from_nothing else Weights.prior(),
+            keep_texts=not weights_only,
             on_reply=bar.update,
         )
-    result.weights.save(out)
+    result.file.save(out)
     click.echo(json.dumps(_as_json(result, out), indent=2) if as_json else _as_lines(result, out))
 
 

@@ -3,11 +3,16 @@
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from goose.errors import InvalidSnapshotError
 from goose_ray.cli.many_values import ManyValuesCommand
 from goose_ray.errors import ConfigError
+
+if TYPE_CHECKING:
+    from goose.anisotropic.calibration_file import CalibrationFile
 
 __all__ = ["replay"]
 
@@ -28,6 +33,10 @@ _PATH = click.Path(exists=True, path_type=Path)
     help="Nodes to verify per step on average, anchor included.",
 )
 @click.option("--subject", help="The policy to compare the others with; default: the first.")
+@click.option("--after", type=_PATH, multiple=True, help="Recordings that every policy serves before each benchmark.")
+@click.option(
+    "--calibration", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="That anisotropic starts from."
+)
 @click.option("--warm", default=0, show_default=True, type=click.IntRange(min=0), help="Replies of others first.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of order and bootstrap.")
 @click.option("--stop-token-id", "stop_ids", multiple=True, type=int, help="Token ids that no draft runs past.")
@@ -38,6 +47,8 @@ def replay(
     policies: tuple[str, ...],
     nodes: tuple[float, ...],
     subject: str | None,
+    after: tuple[Path, ...],
+    calibration: Path | None,
     warm: int,
     seed: int,
     stop_ids: tuple[int, ...],
@@ -50,7 +61,8 @@ def replay(
     that cannot (a chain has no 60 candidates) takes what comes nearest, and is marked.
 
     A recording's benchmark is its field `benchmark`, else its file's name up to `__` or to the id. Every benchmark
-    starts with nothing learned, or, with --warm N, after N replies of other benchmarks, the same for every policy.
+    starts with nothing learned, or, the same for every policy, after the recordings of --after and, with --warm N,
+    after N replies of other benchmarks.
     Sessions (agentic_sessions, support_sessions) stand apart from the averages.
 
     --out writes report.md with plots as PNG, and report.json, which is what --json prints.
@@ -61,8 +73,8 @@ def replay(
     """
     from tqdm import tqdm
 
-    from goose.policies.registry import POLICIES
-    from goose_ray.bench.recordings import read_benchmarks
+    from goose.policies.registry import POLICIES, calibrated
+    from goose_ray.bench.recordings import read_benchmarks, read_recordings
     from goose_ray.bench.replay import ReplayPlan
     from goose_ray.bench.replay_json import study_json, study_lines
     from goose_ray.bench.replay_study import study
@@ -73,7 +85,14 @@ def replay(
         except ModuleNotFoundError as error:
             raise ConfigError(f"--out needs {error.name}: pip install 'goose-ray[report]'") from error
     benchmarks = read_benchmarks(paths, seed=seed)
-    plan = ReplayPlan(benchmarks=tuple(benchmarks), warm=warm, seed=seed, stop_token_ids=frozenset(stop_ids))
+    plan = ReplayPlan(
+        benchmarks=tuple(benchmarks),
+        before=tuple(recording for _, recording in read_recordings(after)),
+        warm=warm,
+        seed=seed,
+        stop_token_ids=frozenset(stop_ids),
+        builders=POLICIES if calibration is None else calibrated(_read(calibration)),
+    )
     # A chain of one node is plain decoding: it has a tau of 1 at any budget.
     chosen = policies or ("anisotropic", *(name for name in POLICIES if name not in ("anisotropic", "autoregressive")))
     with tqdm(desc="replay", unit="run", disable=not sys.stderr.isatty()) as bar:
@@ -86,3 +105,12 @@ def replay(
     if out is not None:
         write_report(result, out)
     click.echo(json.dumps(study_json(result), indent=2) if as_json else study_lines(result))
+
+
+def _read(calibration: Path) -> "CalibrationFile":
+    from goose.anisotropic.calibration_file import CalibrationFile
+
+    try:
+        return CalibrationFile.load(calibration)
+    except InvalidSnapshotError as error:
+        raise ConfigError(f"--calibration: {error}; name a file that `goose calibrate` wrote") from error

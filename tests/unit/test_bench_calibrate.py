@@ -10,6 +10,7 @@ from fakes import FakeRunner, FakeTokenizer, looping_model
 from recording_builders import looping_recording, make_recording, random_recording, save_recording
 
 import goose_ray.assembly
+from goose.anisotropic.calibration_file import CalibrationFile
 from goose.anisotropic.features import NUM_WEIGHTS
 from goose.anisotropic.fitting import NUM_PASSES
 from goose.anisotropic.weights import Weights
@@ -72,7 +73,7 @@ def test_fitting_from_nothing_learns_to_draft() -> None:
     assert found.after is not None
     assert found.after.tau > 1.2 * found.before.tau
     assert found.after.ece is not None
-    assert np.abs(found.weights.values).max() > 0.1
+    assert np.abs(found.file.weights.values).max() > 0.1
 
 
 def test_nothing_held_out_is_nothing_tried() -> None:
@@ -101,10 +102,21 @@ def test_the_command_writes_a_file_that_a_speculator_starts_from(folder: Path, t
         policies.append(policy)
         return policy
 
-    build = calibrated(out)["anisotropic"]
+    file = CalibrationFile.load(out)
+    assert len(file.texts) == 7
+    build = calibrated(file)["anisotropic"]
     Speculator(policy="anisotropic", builders={"anisotropic": lambda sources: remember(build(sources))})
     assert np.array_equal(policies[0].weights.values, weights.values)
     assert not np.array_equal(weights.values, Weights.prior().values)
+
+
+def test_a_file_without_texts(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "weights.npz"
+    done = goose_calibrate("--recordings", folder, "--out", out, "--weights-only", "--json")
+    assert done.exit_code == 0, done.output
+    assert len(CalibrationFile.load(out).texts) == 0
+    with np.load(out) as arrays:
+        assert sorted(arrays) == ["squares", "values"]
 
 
 def test_prompts_are_recorded_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +135,6 @@ def test_prompts_are_recorded_first(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--out", "c.npz"], "--prompts or --recordings"),
         (["--recordings", "{folder}", "--out", "c.json"], "--out: must end in .npz"),
         (["--recordings", "{folder}", "--out", "{folder}/none/c.npz"], "--out: folder"),
         (["--recordings", "{folder}/none", "--out", "c.npz"], "--recordings"),
