@@ -125,12 +125,6 @@ class SdpaStep:
             self._plans[window] = tuple(self._plan(sequence, window) for sequence in self._batch.sequences)
         return self._plans[window]
 
-    def plans(self, window: int | None) -> tuple[_SequencePlan, ...]:
-        """One a sequence, for the layers of that window; made when first asked for."""
-        if window not in self._plans:
-            self._plans[window] = tuple(self._plan(sequence, window) for sequence in self._batch.sequences)
-        return self._plans[window]
-
     def _plan(self, sequence: SequenceStep, window: int | None) -> _SequencePlan:
         rows = slice(sequence.row_start, sequence.row_end)
         num_rows = sequence.row_end - sequence.row_start
