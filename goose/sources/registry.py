@@ -30,8 +30,9 @@ SOURCES: dict[str, Callable[[SourceSettings], DraftSource]] = {
 }
 
 # All that a node may be credited to. The policy `anisotropic` finds text and rows by an index of its own: its matches
-# are credited to "context", its rows to "transitions", and past outputs of other requests to "pool".
-SOURCE_NAMES: tuple[str, ...] = tuple(SOURCES)
+# are credited to "context", its rows to "transitions", and past outputs of other requests to "pool". "grammar" is not
+# asked: what a grammar forces is known to whoever holds the grammar, who adds it to the trees.
+SOURCE_NAMES: tuple[str, ...] = (*SOURCES, "grammar")
 
 SourceT = TypeVar("SourceT")
 

@@ -43,7 +43,7 @@ class EngineCalls:
             async with aclosing(self._engine.generate(request)) as outputs:
                 async for output in outputs:
                     if output.finish_reason == "abort":
-                        raise GooseRayError("the engine gave this request up; its log says why")
+                        raise output.error or GooseRayError("the engine gave this request up; its log says why")
                     prompt = self._prompt_info(call, request, output, echoed) if is_first else None
                     yield _delta(output, prompt, None if output.logprobs is None else scores.add(output.logprobs))
                     is_first = False

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from goose_ray.api.calls import GenerateCall
+from goose_ray.api.structured_fields import StructuredFields
 from goose_ray.api.validation import WireModel, only_neutral
 from goose_ray.engine.sampling_params import MAX_LOGPROBS, SamplingParams
 from goose_ray.errors import InvalidRequestError
@@ -42,7 +43,7 @@ class GooseOptions(WireModel):
     policy: str | None = Field(default=None, description="Tree policy; default: the deployment's.")
 
 
-class SamplingFields(WireModel):
+class SamplingFields(StructuredFields):
     """Null means absent, as in OpenAI's API."""
 
     model: str
@@ -87,7 +88,6 @@ class SamplingFields(WireModel):
 
     # refused unless neutral
     best_of: int | None = None
-    response_format: Annotated[dict[str, Any] | None, only_neutral({"type": "text"})] = None
     truncate_prompt_tokens: Annotated[int | None, only_neutral()] = None
     skip_special_tokens: Annotated[bool | None, only_neutral(True)] = None
     spaces_between_special_tokens: Annotated[bool | None, only_neutral(True)] = None
@@ -172,5 +172,6 @@ class SamplingFields(WireModel):
             logit_bias=tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items()),
             include_stop_str_in_output=bool(self.include_stop_str_in_output),
             logprobs=logprobs,
+            structured=self.structured,
             **{name: value for name, value in given.items() if value is not None},
         )

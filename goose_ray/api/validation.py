@@ -36,7 +36,7 @@ class WireModel(BaseModel):
     def _refuse_the_first_unknown_field(cls, value: Any) -> Any:
         if isinstance(value, dict):
             for name in value:
-                if name not in cls.model_fields:
+                if name not in cls.model_fields and all(name != field.alias for field in cls.model_fields.values()):
                     raise PydanticCustomError("unknown_field", "unknown field", {"at": name})
         return value
 

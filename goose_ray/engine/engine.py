@@ -6,7 +6,8 @@ nothing about how a forward is computed.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from goose.calibration import AcceptanceTable
 from goose.cost import CostModel
@@ -18,6 +19,10 @@ from goose_ray.engine.admission import AdmissionRules
 from goose_ray.engine.batch import build_batch, harvest_of, kept_rows, row_counts
 from goose_ray.engine.delivery import Delivery, OutputStream
 from goose_ray.engine.drafting import BatchSpeculator, Drafting
+from goose_ray.engine.grammar import Grammar, GrammarState, Place
+from goose_ray.engine.grammar_compiler import GrammarCompiler
+from goose_ray.engine.grammar_drafting import GrammarDrafting
+from goose_ray.engine.grammar_vocabulary import MaskArray
 from goose_ray.engine.kv_memory import KVMemory
 from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.logprobs import PathLogprobs
@@ -70,6 +75,8 @@ class Engine:
             num_slots=spec.num_slots,
         )
         self._drafting = Drafting(speculator, spec.vocab_size)
+        self._grammar_drafting = GrammarDrafting.of(config)
+        self.grammars = GrammarCompiler(tokenizer, vocab_size=spec.vocab_size, eos_token_ids=spec.eos_token_ids)
         self._memory = KVMemory(spec.num_slots, prefix_cache=config.prefix_cache)
         self._scheduler = Scheduler(
             self._memory,
@@ -134,8 +141,11 @@ class Engine:
         if self._scheduler.num_requests != len(self._sequences):
             raise RuntimeError(f"{self._scheduler.num_requests} of {len(self._sequences)} requests are scheduled")
 
-    def add_request(self, request: GenerationRequest, *, arrived_s: float | None = None) -> None:
-        """Queues a request; `arrived_s` is when it came in, by the engine's clock.
+    def add_request(
+        self, request: GenerationRequest, *, arrived_s: float | None = None, grammar: Grammar | None = None
+    ) -> None:
+        """Queues a request; `arrived_s` is when it came in, by the engine's clock. `grammar` is what `grammars` made of
+        its structured output; without it that is done here, which may take long.
 
         Raises InvalidRequestError if it can never be served, OverloadedError if too many wait already. Neither leaves
         anything behind.
@@ -147,6 +157,9 @@ class Engine:
         max_requests = self._config.max_running_requests + self._config.max_waiting_requests
         if self._scheduler.num_requests >= max_requests:
             raise OverloadedError(f"the engine holds {max_requests} requests, as many as it may; try again later")
+        structured = request.sampling.structured
+        if structured is not None and grammar is None:
+            grammar = self.grammars.compile(structured)
         output = OutputStream(
             self._tokenizer,
             request.sampling,
@@ -158,6 +171,7 @@ class Engine:
             output,
             arrived_s=self._clock() if arrived_s is None else arrived_s,
             logit_rules=LogitRules.of(request, output.rules.end_token_ids, self.spec.vocab_size),
+            grammar=None if grammar is None else GrammarState(grammar),
         )
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
@@ -189,9 +203,9 @@ class Engine:
     def _step(self) -> list[RequestOutput]:
         started_s = self._clock()
         schedule = self._schedule()
-        trees = self._draft(schedule)
+        trees, masks = self._draft(schedule)
         drafted_s = self._clock()
-        batch = self._batch(schedule, trees)
+        batch = self._batch(schedule, trees, masks)
         result = self._runner.execute(batch)
         deliveries = self._verify(schedule, batch, result)
         outputs = self._commit(schedule, batch, result, deliveries)
@@ -207,22 +221,29 @@ class Engine:
             self._stats.record_admission(entry.sequence)
         return schedule
 
-    def _draft(self, schedule: Schedule) -> list[TokenTree | None]:
+    def _draft(self, schedule: Schedule) -> tuple[list[TokenTree | None], dict[str, MaskArray]]:
         for entry in schedule.sequences:
             self._drafting.start(entry.sequence)
         with_tree = [entry.sequence for entry in schedule.sequences if entry.has_tree]
         seconds = self._cost.seconds(schedule)
-        proposed = iter(self._drafting.propose(with_tree, schedule.max_draft_nodes, seconds))
-        return [next(proposed) if entry.has_tree else None for entry in schedule.sequences]
+        max_nodes = schedule.max_draft_nodes
+        num_reserved = self._grammar_drafting.num_reserved(with_tree, max_nodes)
+        proposed = self._drafting.propose(with_tree, max_nodes - num_reserved, seconds)
+        constrained, masks = self._grammar_drafting.constrain(with_tree, proposed, max_nodes)
+        trees = iter(constrained)
+        return [next(trees) if entry.has_tree else None for entry in schedule.sequences], masks
 
-    def _batch(self, schedule: Schedule, trees: Sequence[TokenTree | None]) -> StepBatch:
+    def _batch(
+        self, schedule: Schedule, trees: Sequence[TokenTree | None], masks: Mapping[str, MaskArray]
+    ) -> StepBatch:
         slots = self._memory.allocate(row_counts(schedule.sequences, trees))
         return build_batch(
             schedule.sequences,
             trees,
             slots,
             step_id=self._stats.num_steps,
-            harvest_k=self._speculator.harvest_k,
+            harvest_k=min(self._speculator.harvest_k, self.spec.vocab_size),
+            token_masks=masks,
         )
 
     def _verify(self, schedule: Schedule, batch: StepBatch, result: StepOutput) -> list[Delivery | None]:
@@ -239,11 +260,20 @@ class Engine:
         return deliveries
 
     def _deliver(self, sequence: SequenceState, path: VerifiedPath, logprobs: PathLogprobs | None) -> Delivery:
+        token_ids = path.token_ids.tolist()
+        grammar = sequence.grammar
+        is_complete = False
+        if grammar is not None:
+            grammar.advance(token_ids)
+            is_complete = grammar.place is Place.COMPLETE
         try:
-            return sequence.output.push(path.token_ids.tolist(), logprobs)
+            delivery = sequence.output.push(token_ids, logprobs, is_complete=is_complete)
         except Exception:
             _logger.exception("request %r is aborted: its output cannot be delivered", sequence.request_id)
             return _ABORTED
+        if grammar is not None and grammar.problem is not None and delivery.finish_reason is None:
+            return replace(delivery, finish_reason="abort", error=_stuck(sequence, grammar.problem))
+        return delivery
 
     def _commit(
         self, schedule: Schedule, batch: StepBatch, result: StepOutput, deliveries: Sequence[Delivery | None]
@@ -305,6 +335,12 @@ class Engine:
     def _require_alive(self) -> None:
         if self._death is not None:
             raise EngineDeadError(f"the engine is dead: {self._death}") from self._death
+
+
+def _stuck(sequence: SequenceState, problem: str) -> InvalidRequestError:
+    structured = sequence.sampling.structured
+    param = None if structured is None else structured.param
+    return InvalidRequestError(f"{param}: the output cannot go on as asked: {problem}", param, "structured_output")
 
 
 _ABORTED = Delivery("", (), "abort", None, 0)

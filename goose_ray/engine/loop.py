@@ -10,15 +10,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from goose.calibration import AcceptanceTable
 from goose_ray.engine.engine import Engine
+from goose_ray.engine.grammar import Grammar
 from goose_ray.engine.request import GenerationRequest, RequestOutput
 from goose_ray.engine.stats import EngineStats
 from goose_ray.engine.step import ModelSpec
 from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.engine.trace import StepRecord
-from goose_ray.errors import EngineDeadError, GooseRayError
+from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
 
 __all__ = ["EngineLoop"]
 
@@ -26,15 +28,19 @@ _logger = logging.getLogger(__name__)
 
 # How old the published acceptance table may be while steps follow one another.
 _ACCEPTANCE_PERIOD_S = 0.5
+# Grammars compiled at once. More than one, so that one that takes long delays few.
+_COMPILERS = 2
+_COMPILE_TIMEOUT_S = 20.0
 
 
 class _Stream:
     """One caller's end of a request: where its outputs go."""
 
-    __slots__ = ("arrived_s", "ended", "event_loop", "items", "request")
+    __slots__ = ("arrived_s", "ended", "event_loop", "grammar", "items", "request")
 
-    def __init__(self, request: GenerationRequest, arrived_s: float) -> None:
+    def __init__(self, request: GenerationRequest, arrived_s: float, grammar: Grammar | None) -> None:
         self.request = request
+        self.grammar = grammar
         self.arrived_s = arrived_s
         self.event_loop = asyncio.get_running_loop()
         self.items: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
@@ -81,6 +87,7 @@ class EngineLoop:
         self._streams: dict[str, _Stream] = {}
         self._death: BaseException | None = None
         self._step_started_s: float | None = None
+        self._compilers = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="goose-grammar")
         # Snapshots: replaced whole by the engine's thread, read by others.
         self._stats = engine.stats()
         self._acceptance = engine.acceptance()
@@ -121,6 +128,7 @@ class EngineLoop:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
+        self._compilers.shutdown(wait=False, cancel_futures=True)
         self._engine.shutdown()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput]:
@@ -129,7 +137,8 @@ class EngineLoop:
         Closing or cancelling the iterator cancels the request. The first item raises InvalidRequestError or
         OverloadedError if the engine does not take the request; any item, EngineDeadError.
         """
-        stream = _Stream(request, self._clock())
+        arrived_s = self._clock()
+        stream = _Stream(request, arrived_s, await self._compiled(request))
         self._post("add", stream)
         try:
             while not stream.ended:
@@ -142,6 +151,23 @@ class EngineLoop:
         finally:
             if not stream.ended:
                 self._post("cancel", stream)
+
+    async def _compiled(self, request: GenerationRequest) -> Grammar | None:
+        """Off the engine's thread and the event loop's: both would make others wait."""
+        structured = request.sampling.structured
+        if structured is None:
+            return None
+        if not self._accepting:
+            raise EngineDeadError("the engine loop is not running") from self._death
+        compiled = asyncio.get_running_loop().run_in_executor(
+            self._compilers, self._engine.grammars.compile, structured
+        )
+        try:
+            return await asyncio.wait_for(compiled, _COMPILE_TIMEOUT_S)
+        except TimeoutError:
+            raise InvalidRequestError(
+                f"{structured.param} takes more than {_COMPILE_TIMEOUT_S:.0f} s to compile", structured.param
+            ) from None
 
     def abort(self, request_id: str, reason: str) -> None:
         """Ends a request from outside: its iterator raises GooseRayError with the reason. Nothing if there is none."""
@@ -219,7 +245,7 @@ class EngineLoop:
 
     def _add(self, stream: _Stream) -> None:
         try:
-            self._engine.add_request(stream.request, arrived_s=stream.arrived_s)
+            self._engine.add_request(stream.request, arrived_s=stream.arrived_s, grammar=stream.grammar)
         except Exception as error:
             # The engine has kept nothing of it, so whatever is wrong is this request's own affair.
             _send(stream.event_loop, [(stream, error)])

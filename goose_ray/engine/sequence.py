@@ -13,6 +13,7 @@ from goose.observation import TreeOutcome
 from goose.tree import IntArray, TokenTree
 from goose.verify import VerifiedPath
 from goose_ray.engine.delivery import Delivery, OutputStream
+from goose_ray.engine.grammar import GrammarState
 from goose_ray.engine.kv_cache import Region
 from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.prefix_cache import Pin
@@ -73,6 +74,7 @@ class SequenceState:
         "arrived_s",
         "by_source",
         "context_slots",
+        "grammar",
         "last_token_s",
         "num_cached",
         "num_doubled",
@@ -99,12 +101,15 @@ class SequenceState:
         *,
         arrived_s: float,
         logit_rules: LogitRules | None = None,
+        grammar: GrammarState | None = None,
     ) -> None:
         self.request = request
         self.request_id = request.request_id
         self.sampling = request.sampling
         self.output = output
         self._logit_rules = logit_rules
+        # where its output is in its grammar
+        self.grammar = grammar
         self.status = SequenceStatus.WAITING
         # priority and arrival, of which the least comes first; the scheduler's
         self.rank = (request.priority, 0)
@@ -195,6 +200,7 @@ class SequenceState:
             stop_reason=delivery.stop_reason,
             logprobs=delivery.logprobs,
             prompt_logprobs=self.prompt_scores.take(),
+            error=delivery.error,
             stats=self.stats(num_withdrawn=delivery.num_withdrawn),
             num_cached_tokens=self.num_cached or 0,
         )

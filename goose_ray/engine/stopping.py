@@ -54,10 +54,11 @@ class StopRules:
         """Every token id that ends the output: a draft need not run past one."""
         return self.eos_token_ids | self.stop_token_ids
 
-    def cut(self, token_ids: Sequence[int], num_before: int) -> TokenCut:
-        """Cuts the tokens of a step after the first that ends the output; `num_before` is the output's length so far.
+    def cut(self, token_ids: Sequence[int], num_before: int, *, is_complete: bool = False) -> TokenCut:
+        """Cuts the tokens of a step after the first that ends the output; `num_before` is the output's length so far,
+        `is_complete` says that the last of them ends it whatever it is.
 
-        A stop token wins over max_tokens on the same token.
+        A stop token wins over max_tokens on the same token, and so does the end of the output.
         """
         room = self.max_tokens - num_before
         for index, token in enumerate(token_ids[:room]):
@@ -65,6 +66,8 @@ class StopRules:
                 return TokenCut(index + 1, index + self.include_stop, "stop", None)
             if token in self.stop_token_ids:
                 return TokenCut(index + 1, index + self.include_stop, "stop", token)
+        if is_complete and len(token_ids) <= room:
+            return TokenCut(len(token_ids), len(token_ids), "stop", None)
         if len(token_ids) >= room:
             return TokenCut(room, room, "length", None)
         return TokenCut(len(token_ids), len(token_ids), None, None)

@@ -1,4 +1,4 @@
-"""Logit rules applied to logits: bans, biases and penalties, at any number of rows at once.
+"""Logit rules and token masks applied to logits: bans, biases, penalties, at any number of rows at once.
 
 The order is vLLM's: bans, biases, then the repetition, frequency and presence penalty. All work is on the tokens that
 the rules name; where nothing is named, nothing is done.
@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from goose.tree import IntArray
 from goose_ray.engine.logit_rules import LogitRules
 
-__all__ = ["RuledRow", "apply_rules"]
+__all__ = ["RuledRow", "apply_masks", "apply_rules"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +27,24 @@ class RuledRow:
     position: int
     # draft tokens between the anchor (which is committed and counted) and that token
     path_ids: Sequence[int]
+
+
+def apply_masks(logits: torch.Tensor, masked: Sequence[tuple[int, NDArray[np.int32]]]) -> None:
+    """Changes logits [n, vocab] in place: of each row named, those of tokens that its mask leaves out. No row twice.
+
+    A mask [ceil(vocab / 32)] int32 has bit t % 32 of word t // 32 set for the tokens t that it lets through.
+    """
+    if not masked:
+        return
+    packed = np.stack([mask for _, mask in masked])
+    if logits.device.type == "cpu":
+        bits = torch.from_numpy(np.unpackbits(packed.view(np.uint8), axis=1, bitorder="little"))
+    else:
+        # A bit a token crosses to the device, not a byte.
+        words = torch.from_numpy(packed).to(logits.device)
+        bits = (words[:, :, None] >> torch.arange(32, device=logits.device)).bitwise_and_(1).flatten(1)
+    rows = torch.tensor([row for row, _ in masked], device=logits.device)
+    logits[rows] = logits[rows].masked_fill_(bits[:, : logits.shape[1]] == 0, -torch.inf)
 
 
 def apply_rules(logits: torch.Tensor, ruled: Sequence[RuledRow]) -> None:

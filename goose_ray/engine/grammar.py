@@ -1,0 +1,104 @@
+"""A compiled grammar, and the place that one request's output has come to in it.
+
+The place is a function of the committed output tokens alone: it can be made anew from them at any time, and is, after
+an error of the library while it looked at drafts. Knows no trees and no requests.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from enum import Enum
+
+from llguidance import LLMatcher
+
+from goose_ray.engine.grammar_vocabulary import GrammarVocabulary, MaskArray
+
+__all__ = ["Grammar", "GrammarState", "Place", "sole_token"]
+
+_logger = logging.getLogger(__name__)
+_SHOWN_CHARS = 300
+
+
+class Place(Enum):
+    OPEN = "there are tokens that go on"
+    COMPLETE = "nothing more can follow"
+    STUCK = "something must follow, and no token can"
+
+
+class Grammar:
+    """Never changes; may be shared by threads."""
+
+    def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
+        self.vocabulary = vocabulary
+        self._matcher = matcher
+        self._lock = threading.Lock()
+        # Asked once here, so that each copy has found it already.
+        self.start_mask = vocabulary.mask(matcher)
+
+    def matcher(self) -> LLMatcher:
+        """At the grammar's start."""
+        with self._lock:
+            return self._matcher.deep_copy()
+
+    def look(self, matcher: LLMatcher) -> tuple[Place, MaskArray]:
+        """Where it is, and what may follow; the mask has a meaning where the place is open."""
+        if matcher.is_stopped():
+            mask = self.start_mask
+        else:
+            mask = self.vocabulary.mask(matcher)
+            if not matcher.is_error() and self.vocabulary.goes_on(mask):
+                return Place.OPEN, mask
+        return Place.STUCK if matcher.is_error() or not matcher.is_accepting() else Place.COMPLETE, mask
+
+
+class GrammarState:
+    """Mutable, owned by the engine's thread. At first the place is the grammar's start, which is open."""
+
+    __slots__ = ("_grammar", "_token_ids", "mask", "matcher", "place", "problem")
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._grammar = grammar
+        self._token_ids: list[int] = []
+        # stands behind the committed tokens whenever nobody walks
+        self.matcher = grammar.matcher()
+        self.place = Place.OPEN
+        # [num_words] int32: what may follow the committed tokens, while the place is open
+        self.mask = grammar.start_mask
+        # why it is stuck
+        self.problem: str | None = None
+
+    @property
+    def grammar(self) -> Grammar:
+        return self._grammar
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """Commits output tokens. To be called while the place is open; raises nothing."""
+        self._token_ids += token_ids
+        try:
+            self.matcher.consume_tokens(list(token_ids))
+            self.place, self.mask = self._grammar.look(self.matcher)
+            if self.place is Place.STUCK:
+                self.problem = error_of(self.matcher) or "no token of the model can follow"
+        except Exception as error:
+            _logger.exception("a grammar failed after %d tokens", len(self._token_ids))
+            self.place, self.problem = Place.STUCK, f"the grammar library failed: {error}"
+
+    def restore(self) -> None:
+        """Makes the matcher anew, behind the committed tokens."""
+        self.matcher = self._grammar.matcher()
+        self.matcher.consume_tokens(self._token_ids)
+
+
+def sole_token(mask: MaskArray) -> int | None:
+    """The one token that a mask allows; None if there are others or none."""
+    (words,) = mask.nonzero()
+    if len(words) != 1:
+        return None
+    word = int(mask[words[0]]) & 0xFFFFFFFF
+    return None if word & (word - 1) else 32 * int(words[0]) + word.bit_length() - 1
+
+
+def error_of(matcher: LLMatcher) -> str:
+    """The library's words, without its state; empty if there is no error."""
+    message, _, _ = matcher.get_error().partition("\n<")
+    return message if len(message) <= _SHOWN_CHARS else f"{message[:_SHOWN_CHARS]}..."

@@ -1,0 +1,104 @@
+"""From a specification to a grammar, with limits on what one may cost. Knows nothing of who asks.
+
+The library counts its work instead of the seconds, and gives up at limits that are reached within tens of
+milliseconds; what it refuses is the client's fault and says so.
+"""
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from llguidance import LLMatcher, LLParserLimits, grammar_from
+
+from goose_ray.engine.grammar import Grammar, error_of
+from goose_ray.engine.grammar_vocabulary import GrammarVocabulary
+from goose_ray.engine.structured import StructuredOutput
+from goose_ray.engine.tokenizer import Tokenizer
+from goose_ray.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+__all__ = ["GrammarCompiler"]
+
+_MAX_SPEC_CHARS = 128 * 1024
+_MAX_GRAMMARS = 64
+# Some, but a model that has lost its way must not write blanks until its tokens are used up.
+_DEFAULTS: "JsonCompileOptions" = {"whitespace_pattern": r"[ \t\n\r]{1,40}"}
+
+
+class GrammarCompiler:
+    """Keeps the grammars used last. Every method may be called from any thread."""
+
+    def __init__(self, tokenizer: Tokenizer, *, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
+        self._tokenizer, self._vocab_size, self._eos_token_ids = tokenizer, vocab_size, eos_token_ids
+        self._grammars: OrderedDict[StructuredOutput, Grammar] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def prepare(self) -> None:
+        """Builds what all grammars share, which takes a second, before anybody waits for it."""
+        with self._lock:
+            self._vocabulary  # noqa: B018
+
+    def compile(self, structured: StructuredOutput) -> Grammar:
+        """Raises InvalidRequestError naming `structured.param` for what is no specification, or too much of one."""
+        with self._lock:
+            vocabulary = self._vocabulary
+            if (known := self._grammars.get(structured)) is not None:
+                self._grammars.move_to_end(structured)
+                return known
+        grammar = _compiled(structured, vocabulary)
+        with self._lock:
+            self._grammars[structured] = grammar
+            if len(self._grammars) > _MAX_GRAMMARS:
+                self._grammars.popitem(last=False)
+        return grammar
+
+    @cached_property
+    def _vocabulary(self) -> GrammarVocabulary:
+        return GrammarVocabulary(self._tokenizer, vocab_size=self._vocab_size, eos_token_ids=self._eos_token_ids)
+
+
+def _compiled(structured: StructuredOutput, vocabulary: GrammarVocabulary) -> Grammar:
+    param, kind = structured.param, structured.kind
+    if len(structured.spec) > _MAX_SPEC_CHARS:
+        raise InvalidRequestError(
+            f"{param} must have at most {_MAX_SPEC_CHARS} characters, not {len(structured.spec)}", param
+        )
+    try:
+        source = _source(structured)
+    except Exception as error:
+        raise InvalidRequestError(f"{param} is no valid {kind}: {error}", param) from None
+    matcher = LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=_limits())
+    grammar = Grammar(matcher, vocabulary)
+    if matcher.is_error():
+        raise InvalidRequestError(f"{param} is no valid {kind}: {error_of(matcher)}", param)
+    if matcher.is_stopped() or not vocabulary.goes_on(grammar.start_mask):
+        raise InvalidRequestError(f"{param} allows no text at all", param)
+    return grammar
+
+
+def _source(structured: StructuredOutput) -> str:
+    """The library's grammar. What it raises says what is wrong."""
+    spec = structured.spec
+    if structured.kind == "regex":
+        return LLMatcher.grammar_from_regex(spec)
+    if structured.kind == "grammar":
+        return grammar_from("grammar", spec)
+    if structured.kind == "choice":
+        return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(one) for one in json.loads(spec)))
+    schema = {"type": "object"} if structured.kind == "json_object" else json.loads(spec)
+    if not isinstance(schema, dict):
+        raise ValueError("it must be a JSON object")
+    options = schema.get("x-guidance", {})
+    chosen = isinstance(options, dict) and not options.keys().isdisjoint(("whitespace_flexible", "whitespace_pattern"))
+    return LLMatcher.grammar_from_json_schema(
+        schema, defaults=None if chosen else _DEFAULTS
+    )
+
+
+def _limits() -> LLParserLimits:
+    return LLParserLimits(verbose_errors=False)
