@@ -13,7 +13,7 @@ from goose_ray.cli.bench_engine import engine
 from goose_ray.cli.bench_equivalence import equivalence
 from goose_ray.cli.bench_host import host
 from goose_ray.cli.bench_transformers import transformers
-from goose_ray.cli.options import BUDGET, prompt_options
+from goose_ray.cli.options import BUDGET, CALIBRATION, prompt_options
 from goose_ray.config import EngineConfig, GooseConfig
 
 __all__ = ["bench"]
@@ -44,6 +44,13 @@ bench.add_command(transformers)
 )
 @click.option("--concurrency", default=1, show_default=True, type=click.IntRange(min=1), help="Dialogues at a time.")
 @click.option(
+    "--calibration",
+    default="auto",
+    show_default=True,
+    type=CALIBRATION,
+    help="What anisotropic starts from: a file of `goose calibrate`, auto (goose's own for the model) or none.",
+)
+@click.option(
     "--reference",
     type=click.Choice(["engine", "transformers"]),
     default="engine",
@@ -61,6 +68,7 @@ def tau(
     policy: str,
     budget: int | Literal["auto"],
     concurrency: int,
+    calibration: Path | Literal["auto", "none"],
     reference: str,
 ) -> None:
     """Mean acceptance length (tau) of a policy: committed tokens per step, bonus token included.
@@ -81,7 +89,13 @@ def tau(
 
     prompts = read_prompt_files([*files, *more_files], limit=limit)
     # No prefix cache: every prompt is harvested whole, as with a request that comes alone.
-    engine = EngineConfig(policy=policy, budget=budget, max_running_requests=concurrency, prefix_cache=False)
+    engine = EngineConfig(
+        policy=policy,
+        budget=budget,
+        calibration=calibration,
+        max_running_requests=concurrency,
+        prefix_cache=False,
+    )
     run = prepare_tau(
         GooseConfig(model=model, engine=engine),
         chat=chat,

@@ -8,7 +8,7 @@ import click
 
 from goose_ray.config import EMBEDDED_MODEL
 
-__all__ = ["BUDGET", "prompt_options"]
+__all__ = ["BUDGET", "CALIBRATION", "prompt_options"]
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -24,7 +24,24 @@ class _Budget(click.ParamType[int | Literal["auto"]]):
         return click.IntRange(min=1).convert(value, param, ctx)
 
 
+class _Calibration(click.ParamType[Path | Literal["auto", "none"]]):
+    """A file, `auto` or `none`."""
+
+    name = "file|auto|none"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Path | Literal["auto", "none"]:
+        if value == "auto":
+            return "auto"
+        if value == "none":
+            return "none"
+        path: Path = _FILE.convert(value, param, ctx)
+        return path
+
+
 BUDGET = _Budget()
+CALIBRATION = _Calibration()
 
 
 def prompt_options(command: Callable[..., Any]) -> Callable[..., Any]:
