@@ -92,7 +92,7 @@ def score_rows(batch: StepBatch, hidden: torch.Tensor, head: Callable[[torch.Ten
         chunk = rows[start : start + ROWS_PER_CHUNK]
         logits = head(hidden if len(chunk) == len(hidden) else hidden[_on(hidden.device, chunk)])
         if uses.decided[chunk].any():
-            decided_ids[chunk] = logits.argmax(-1).cpu().numpy()
+            decided_ids[chunk] = likeliest(logits).cpu().numpy()
         if kept[chunk].all():
             kept_parts.append(logits)
         elif kept[chunk].any():

@@ -1,0 +1,110 @@
+"""`goose bench host`: what a step costs the host beside the model."""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from goose_ray.cli.options import BUDGET
+from goose_ray.config import EMBEDDED_MODEL, EngineConfig
+
+if TYPE_CHECKING:
+    from goose_ray.bench.host import HostCost
+
+__all__ = ["host"]
+
+
+@click.command()
+@click.option("--model", default=EMBEDDED_MODEL, show_default=True, help="Whose tokenizer: embedded, hub id or path.")
+@click.option("--policy", default=EngineConfig().policy, show_default=True, help="Tree policy.")
+@click.option(
+    "--budget",
+    "budgets",
+    multiple=True,
+    default=(60, "auto"),
+    show_default=True,
+    type=BUDGET,
+    help="Nodes that a sequence asks for, or auto; repeat for more.",
+)
+@click.option("--sequences", default=16, show_default=True, type=click.IntRange(min=1), help="Sequences of a step.")
+@click.option("--nodes", default=60, show_default=True, type=click.IntRange(min=8), help="Nodes of a step, in all.")
+@click.option("--context", default=512, show_default=True, type=click.IntRange(min=2), help="Tokens of each prompt.")
+@click.option("--steps", default=100, show_default=True, type=click.IntRange(min=1), help="Steps measured.")
+@click.option("--temperature", default=0.0, show_default=True, help="Above 0: seeded sampling.")
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads; default: the CPUs of this process.")
+@click.option("--cpu-time", is_flag=True, help="Measure CPU time of the process, for machines that others use.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+def host(
+    model: str,
+    policy: str,
+    budgets: tuple[int | Literal["auto"], ...],
+    sequences: int,
+    nodes: int,
+    context: int,
+    steps: int,
+    temperature: float,
+    threads: int | None,
+    cpu_time: bool,
+    as_json: bool,
+) -> None:
+    """Milliseconds of a step outside the model: engine, speculator and the runner's own part.
+
+    On synthetic traffic, the forward scripted. Medians over steps; `ms` is all but the model, `stages_ms` what it is
+    made of. Budgets are measured one after the other.
+
+    \b
+    goose bench host --json
+    goose bench host --budget auto --sequences 1 --nodes 24
+    """
+    import time
+
+    import torch
+    from tqdm import tqdm
+
+    from goose_ray.bench.host import HostRun
+    from goose_ray.models.loader import resolve
+    from goose_ray.models.tokenizer import load_tokenizer
+
+    num_threads = threads or len(os.sched_getaffinity(0))
+    torch.set_num_threads(num_threads)
+    tokenizer = load_tokenizer(resolve(model))
+    costs = {}
+    for budget in tqdm(budgets, desc="host", disable=not sys.stderr.isatty()):
+        run = HostRun(
+            policy=policy,
+            budget=budget,
+            sequences=sequences,
+            nodes=nodes,
+            context=context,
+            steps=steps,
+            temperature=temperature,
+            num_threads=num_threads,
+            clock=time.process_time if cpu_time else time.perf_counter,
+        )
+        costs[str(budget)] = run.measure(tokenizer, tokenizer.vocab_size)
+    if as_json:
+        about = {"policy": policy, "context": context, "threads": num_threads, "cpu_time": cpu_time}
+        budgets_json = {budget: _rounded(asdict(cost)) for budget, cost in costs.items()}
+        slowest = _rounded(max(cost.ms for cost in costs.values()))
+        click.echo(json.dumps({**about, "ms": slowest, "budgets": budgets_json}, indent=2))
+        return
+    for budget, cost in costs.items():
+        click.echo(_lines(f"{policy}:{budget}", cost))
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    return round(value, 3) if isinstance(value, float) else value
+
+
+def _lines(name: str, cost: "HostCost") -> str:
+    heading = (
+        f"{name}: {cost.ms:.2f} ms a step of {cost.sequences} sequences, {cost.nodes:.0f} nodes, tau {cost.tau:.2f}"
+    )
+    stages = sorted(cost.stages_ms.items(), key=lambda stage: -stage[1])
+    rest = cost.ms - sum(ms for _, ms in stages)
+    return "\n".join([heading, *(f"  {stage:10} {ms:6.3f}" for stage, ms in (*stages, ("rest", rest)))])

@@ -1,0 +1,139 @@
+"""`goose bench transformers`: this engine against transformers' own decoding in tokens per second."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from goose_ray.cli.options import BUDGET, prompt_options
+from goose_ray.config import EngineConfig, GooseConfig
+
+if TYPE_CHECKING:
+    from goose_ray.bench.against import Pace
+
+__all__ = ["transformers"]
+
+
+@click.command("transformers")
+@prompt_options
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    default=("autoregressive",),
+    show_default=True,
+    help="Tree policy, or policy:budget; repeat for more.",
+)
+@click.option(
+    "--budget", default=EngineConfig().budget, show_default=True, type=BUDGET, help="Where a policy has none."
+)
+@click.option(
+    "--concurrency",
+    "concurrencies",
+    multiple=True,
+    default=(1, 16),
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Requests at a time; repeat for more.",
+)
+@click.option("--padded", is_flag=True, help="Above one at a time: padded batches instead of continuous batching.")
+@click.option("--threads", type=click.IntRange(min=1), help="CPU threads; default: as many as torch takes.")
+@click.option("--cpu-time", is_flag=True, help="Measure CPU time of the process, for machines that others use.")
+def transformers(
+    files: tuple[Path, ...],
+    more_files: tuple[Path, ...],
+    limit: int | None,
+    chat: bool,
+    max_tokens: int,
+    model: str,
+    as_json: bool,
+    policies: tuple[str, ...],
+    budget: int | Literal["auto"],
+    concurrencies: tuple[int, ...],
+    padded: bool,
+    threads: int | None,
+    cpu_time: bool,
+) -> None:
+    """Tokens per second over those of transformers, interleaved, greedy; prompts included.
+
+    One at a time against `generate`, more against `generate_batch`, transformers' continuous batching. The first
+    request of every dialogue is sent; `equal` counts the replies of the same tokens (batches of another shape round
+    differently, and a near-tie may then turn).
+
+    \b
+    goose bench transformers --prompts gsm8k.jsonl --chat --limit 32 --json
+    """
+    import time
+
+    from tqdm import tqdm
+
+    from goose_ray.assembly import choose_device, choose_dtype, load_parts
+    from goose_ray.bench.against import AgainstRun
+    from goose_ray.bench.opponents import ContinuousBatching, OneAtATime, Opponent, PaddedBatches
+    from goose_ray.bench.prompts import read_prompt_files
+    from goose_ray.bench.speed import Contender
+    from goose_ray.models.loader import load_model
+
+    contenders = []
+    for policy in policies:
+        name, _, own = policy.partition(":")
+        contenders.append(Contender(name, BUDGET.convert(own, None, None) if own else budget))
+    config = EngineConfig(
+        budget="auto" if any(contender.budget == "auto" for contender in contenders) else 60,
+        max_running_requests=max(concurrencies),
+        num_threads=threads,
+        prefix_cache=False,
+    )
+    clock = time.process_time if cpu_time else time.perf_counter
+    parts = load_parts(GooseConfig(model=model, engine=config), clock=clock)
+    device = choose_device("auto")
+    theirs = load_model(parts.path, dtype=choose_dtype("auto", device), device=device).eval()
+    longest = parts.runner.spec.max_model_len - max_tokens
+    dialogues = [one for file in read_prompt_files([*files, *more_files], limit=limit) for one in file.dialogues]
+    encoded = [one.prompt_after([], parts.tokenizer, chat, longest) for one in dialogues]
+    prompts = [prompt.token_ids for prompt in encoded if prompt is not None]
+    results = {}
+    for concurrency in concurrencies:
+        opponent: Opponent
+        if concurrency == 1:
+            opponent = OneAtATime(theirs)
+        elif padded:
+            opponent = PaddedBatches(theirs, concurrency)
+        else:
+            num_tokens = concurrency * (max(map(len, prompts)) + max_tokens)
+            opponent = ContinuousBatching(theirs, concurrency, max_rows=config.max_batch_rows, num_tokens=num_tokens)
+        run = AgainstRun(
+            parts=parts,
+            engine=config,
+            opponent=opponent,
+            contenders=contenders,
+            max_tokens=max_tokens,
+            concurrency=concurrency,
+            clock=clock,
+        )
+        groups = len(run.groups(prompts))
+        with tqdm(total=groups, desc=f"{concurrency} at a time", disable=not sys.stderr.isatty()) as bar:
+            results[concurrency] = run.measure(prompts, bar.update)
+    if as_json:
+        about = {"chat": chat, "max_tokens": max_tokens, "cpu_time": cpu_time, "prompts": len(prompts)}
+        by_concurrency = {str(concurrency): _json(paces) for concurrency, paces in results.items()}
+        click.echo(json.dumps({**about, "concurrency": by_concurrency}, indent=2))
+        return
+    for concurrency, paces in results.items():
+        for name, numbers in _json(paces).items():
+            click.echo(f"{concurrency:3} at a time  {name:22} " + "  ".join(f"{k} {v}" for k, v in numbers.items()))
+
+
+def _json(paces: "dict[str, Pace]") -> dict[str, Any]:
+    """`speedup` is over transformers, which is first."""
+    first = next(iter(paces.values()))
+    return {
+        name: {
+            "tokens_per_second": round(pace.tokens_per_second, 2),
+            "speedup": round(pace.tokens_per_second / first.tokens_per_second, 3),
+            "equal": sum(a == b for a, b in zip(pace.replies, first.replies, strict=True)),
+        }
+        for name, pace in paces.items()
+    }
