@@ -19,7 +19,11 @@ def processed_logits(
     end_ids: Sequence[int] = (),
 ) -> list[float]:
     """What greedy decoding takes the largest of, after these output tokens."""
-    values = list(logits)
+    allowed = set(sampling.allowed_token_ids) or range(len(logits))
+    values = [value if token in allowed else -math.inf for token, value in enumerate(logits)]
+    for word in sampling.bad_word_ids:
+        if len(word) == 1 or tuple(output[1 - len(word) :]) == word[:-1]:
+            values[word[-1]] = -math.inf
     counts = Counter(output)
     if len(output) < sampling.min_tokens:
         for token in {*end_ids, *sampling.stop_token_ids}:

@@ -19,6 +19,7 @@ __all__ = [
     "Delta",
     "Failure",
     "GenerateCall",
+    "LikelyToken",
     "PromptInfo",
     "ScoredToken",
     "TokenScores",
@@ -54,8 +55,14 @@ class GenerateCall:
     # lower comes first
     priority: int = 0
     return_prompt_token_ids: bool = False
+    # texts that must not come up in the answer
+    bad_words: tuple[str, ...] = ()
+    # how many alternatives to tell with the log-probability of each prompt token; None: no log-probabilities
+    prompt_logprobs: int | None = None
     # the answer begins with the prompt's text
     echo: bool = False
+    # and ends with it: the one token that the engine generates is not told
+    is_prompt_only: bool = False
     # the actor that reads the answer: its death ends the call; None: nobody looks
     caller: str | None = None
 
@@ -85,6 +92,16 @@ class TokenScores:
 
 
 @dataclass(frozen=True, slots=True)
+class LikelyToken:
+    """A token at a place of the prompt. `rank` counts from 1; None: below the alternatives that were asked for."""
+
+    token_id: int
+    content: bytes
+    logprob: float
+    rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class PromptInfo:
     """The prompt as the model saw it. `token_ids` only if they were asked for."""
 
@@ -95,6 +112,8 @@ class PromptInfo:
     # what the answer begins with, and its tokens' scores; None if not asked for
     text: str | None = None
     scores: tuple[TokenScores, ...] | None = None
+    # at each of its tokens the token itself, then the likeliest there; None at the first, which nothing predicts
+    likely: tuple[tuple[LikelyToken, ...] | None, ...] | None = None
     # how tool calls are written in the answer's text; None: there are none, or a schema says how
     tool_format: str | None = None
 

@@ -36,7 +36,9 @@ class CompletionRequest(SamplingFields):
 
     def to_calls(self, request_id: str) -> list[GenerateCall]:
         """One call a choice, those of a prompt together. Raises InvalidRequestError naming the field out of range."""
-        sampling = self.sampling_params(max_tokens=self.max_tokens, logprobs=self.logprobs)
+        # The prompt alone is asked for; the engine's one token more is left out of the answer.
+        is_prompt_only = bool(self.echo) and self.max_tokens == 0
+        sampling = self.sampling_params(max_tokens=1 if is_prompt_only else self.max_tokens, logprobs=self.logprobs)
         if self.echo:
             sampling = replace(sampling, prompt_logprobs=self.logprobs)
         if len(self.prompt) * self.num_choices > MAX_SEQUENCES:
@@ -54,6 +56,7 @@ class CompletionRequest(SamplingFields):
                 priority=self.priority or 0,
                 return_prompt_token_ids=bool(self.return_token_ids),
                 echo=bool(self.echo),
+                is_prompt_only=is_prompt_only,
             )
             for index, prompt in enumerate(self.prompt)
         ]

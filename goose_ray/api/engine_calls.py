@@ -5,11 +5,13 @@ Knows an engine loop and its tokenizer; knows neither Serve nor who calls.
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
+from goose_ray.api.bad_words import spellings
 from goose_ray.api.calls import Delta, GenerateCall, PromptInfo, TokenScores
 from goose_ray.api.context import fit_to_context
 from goose_ray.api.prompts import PromptReader
-from goose_ray.api.scoring import AnswerScores
+from goose_ray.api.scoring import AnswerScores, likely_tokens
 from goose_ray.api.tools.prompting import ToolPrompts
 from goose_ray.engine.loop import EngineLoop
 from goose_ray.engine.request import GenerationRequest, RequestOutput
@@ -45,7 +47,8 @@ class EngineCalls:
                     if output.finish_reason == "abort":
                         raise output.error or GooseRayError("the engine gave this request up; its log says why")
                     prompt = self._prompt_info(call, request, output, echoed) if is_first else None
-                    yield _delta(output, prompt, None if output.logprobs is None else scores.add(output.logprobs))
+                    delta = _delta(output, prompt, None if output.logprobs is None else scores.add(output.logprobs))
+                    yield _without_answer(delta) if call.is_prompt_only else delta
                     is_first = False
         except InvalidRequestError as error:
             raise _in_the_clients_words(error, call) from None
@@ -56,7 +59,11 @@ class EngineCalls:
         return GenerationRequest(
             request_id=call.request_id,
             prompt_token_ids=token_ids,
-            sampling=fit_to_context(call, len(token_ids), self._engine.max_model_len),
+            sampling=replace(
+                fit_to_context(call, len(token_ids), self._engine.max_model_len),
+                bad_word_ids=spellings(call.bad_words, self._engine.tokenizer),
+                prompt_logprobs=_most(call.sampling.prompt_logprobs, call.prompt_logprobs),
+            ),
             policy=call.policy,
             cache_salt=call.cache_salt,
             priority=call.priority,
@@ -71,15 +78,21 @@ class EngineCalls:
         self, call: GenerateCall, request: GenerationRequest, output: RequestOutput, echoed: str | None
     ) -> PromptInfo:
         token_ids = request.prompt_token_ids
-        scores = None
-        if output.prompt_logprobs is not None:
-            scores = AnswerScores(self._engine.tokenizer).add_prompt(token_ids[0], output.prompt_logprobs)
+        scores = likely = None
+        found, tokenizer = output.prompt_logprobs, self._engine.tokenizer
+        if found is not None and call.sampling.prompt_logprobs is not None:
+            scores = AnswerScores(tokenizer).add_prompt(
+                token_ids[0], [replace(one, top=one.top[: call.sampling.prompt_logprobs]) for one in found]
+            )
+        if found is not None and call.prompt_logprobs is not None:
+            likely = likely_tokens(tokenizer, found, call.prompt_logprobs)
         return PromptInfo(
             len(token_ids),
             token_ids if call.return_prompt_token_ids else None,
             num_cached=output.num_cached_tokens,
             text=echoed,
             scores=scores,
+            likely=likely,
             tool_format=self._tools.format_name(call.prompt),
         )
 
@@ -96,6 +109,13 @@ def _delta(output: RequestOutput, prompt: PromptInfo | None, scores: tuple[Token
     )
 
 
+def _without_answer(delta: Delta) -> Delta:
+    """Of the only step of a call that asks for its prompt."""
+    stats = None if delta.stats is None else replace(delta.stats, accepted=0, committed=0)
+    scores = None if delta.scores is None else ()
+    return replace(delta, text="", token_ids=(), scores=scores, stats=stats, finish_reason="length", stop_reason=None)
+
+
 def _in_the_clients_words(error: InvalidRequestError, call: GenerateCall) -> InvalidRequestError:
     """The engine names its own fields; the client sent others."""
     names = {"prompt": call.prompt_param, None: call.prompt_param, "policy": "goose.policy"}
@@ -104,3 +124,8 @@ def _in_the_clients_words(error: InvalidRequestError, call: GenerateCall) -> Inv
     if error.param == "policy":
         message = message.replace("policy", "goose.policy", 1)
     return InvalidRequestError(message, param, error.code, error.status)
+
+
+def _most(*counts: int | None) -> int | None:
+    """What serves all that ask."""
+    return max((count for count in counts if count is not None), default=None)

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from goose_ray.api.calls import ScoredToken, TokenScores
+from goose_ray.api.calls import LikelyToken, ScoredToken, TokenScores
 from goose_ray.api.reply import Reply
 
-__all__ = ["ChatLogprobs", "CompletionLogprobs"]
+__all__ = ["ChatLogprobs", "CompletionLogprobs", "PromptLogprob", "prompt_logprobs"]
 
 # JSON has no infinity; what is less likely is as good as impossible. vLLM says the same.
 _LEAST = -9999.0
@@ -60,6 +60,33 @@ class CompletionLogprobs(Reply):
             # Of tokens with the same name the likeliest stays, but the one that was chosen before all.
             top_logprobs=[_by_name((*reversed(one.alternatives), one.token)) for one in scores],
         )
+
+
+class PromptLogprob(Reply):
+    """vLLM's. `rank` is null below the alternatives that were asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+def prompt_logprobs(
+    likely: Sequence[Sequence[LikelyToken] | None] | None,
+) -> list[dict[int, PromptLogprob] | None] | None:
+    """By token id, one entry a prompt token; None if they were not asked for."""
+    if likely is None:
+        return None
+    return [
+        None
+        if tokens is None
+        else {
+            one.token_id: PromptLogprob(
+                logprob=max(one.logprob, _LEAST), rank=one.rank, decoded_token=one.content.decode(errors="replace")
+            )
+            for one in tokens
+        }
+        for tokens in likely
+    ]
 
 
 def _name(content: bytes) -> str:

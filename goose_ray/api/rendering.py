@@ -10,7 +10,7 @@ from typing import Protocol
 
 from goose_ray.api.answer import Answer
 from goose_ray.api.calls import Delta, PromptInfo
-from goose_ray.api.logprob_replies import ChatLogprobs, CompletionLogprobs
+from goose_ray.api.logprob_replies import ChatLogprobs, CompletionLogprobs, prompt_logprobs
 from goose_ray.api.reply import Reply
 from goose_ray.api.responses import (
     ChatChoice,
@@ -92,6 +92,7 @@ class ChatRenderer:
             usage=_usage(answers, options),
             **optional(
                 prompt_token_ids=list(answers[0].prompt.token_ids or ()) if options.token_ids else None,
+                prompt_logprobs=prompt_logprobs(answers[0].prompt.likely),
                 goose=GooseStats.of(a.stats for a in answers) if options.goose_stats else None,
             ),
         )
@@ -165,6 +166,7 @@ class CompletionRenderer:
                     **optional(
                         token_ids=answer.token_ids if options.token_ids else None,
                         prompt_token_ids=list(answer.prompt.token_ids or ()) if options.token_ids else None,
+                        prompt_logprobs=prompt_logprobs(answer.prompt.likely),
                     ),
                 )
                 for index, answer in enumerate(answers)

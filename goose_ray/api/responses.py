@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from goose_ray.api.calls import AnswerEnd
-from goose_ray.api.logprob_replies import ChatLogprobs, CompletionLogprobs
+from goose_ray.api.logprob_replies import ChatLogprobs, CompletionLogprobs, PromptLogprob
 from goose_ray.api.reply import Reply
 from goose_ray.api.tools.replies import ToolCallChunk, ToolCallReply
 from goose_ray.engine.request import SpeculationStats
@@ -125,6 +125,7 @@ class ChatCompletion(Reply):
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] = Field(default_factory=list)
+    prompt_logprobs: list[dict[int, PromptLogprob] | None] = Field(default_factory=list)
     goose: GooseStats | None = None
 
 
@@ -164,6 +165,7 @@ class CompletionChoice(Reply):
     stop_reason: str | int | None = None
     token_ids: list[int] = Field(default_factory=list)
     prompt_token_ids: list[int] = Field(default_factory=list)
+    prompt_logprobs: list[dict[int, PromptLogprob] | None] = Field(default_factory=list)
 
 
 class Completion(Reply):

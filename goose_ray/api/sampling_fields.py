@@ -23,6 +23,8 @@ __all__ = ["MAX_SEQUENCES", "GooseOptions", "LogprobCount", "SamplingFields", "S
 # Prompts times choices of one request.
 MAX_SEQUENCES = 128
 _MAX_STOP_TOKENS = 4096
+# Each is compared with the end of the text before every token.
+_MAX_BAD_WORDS = 1024
 # of 64 bits
 _MAX_ID_DIGITS = 19
 # Where SamplingParams' own bounds do not reach: a seed must fit the 64 bits the random generator is keyed with.
@@ -68,6 +70,11 @@ class SamplingFields(StructuredFields):
     stop_token_ids: (
         Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, max_length=_MAX_STOP_TOKENS)] | None
     ) = None
+    allowed_token_ids: Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, min_length=1)] | None = None
+    bad_words: (
+        Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True, max_length=_MAX_BAD_WORDS)] | None
+    ) = None
+    prompt_logprobs: LogprobCount | None = None
     ignore_eos: bool | None = False
     return_token_ids: bool | None = False
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
@@ -91,8 +98,6 @@ class SamplingFields(StructuredFields):
     truncate_prompt_tokens: Annotated[int | None, only_neutral()] = None
     skip_special_tokens: Annotated[bool | None, only_neutral(True)] = None
     spaces_between_special_tokens: Annotated[bool | None, only_neutral(True)] = None
-    bad_words: Annotated[list[Any] | None, only_neutral([])] = None
-    allowed_token_ids: Annotated[list[Any] | None, only_neutral()] = None
     use_beam_search: Annotated[bool | None, only_neutral(False)] = None
     length_penalty: Annotated[float | None, only_neutral(1)] = None
 
@@ -143,7 +148,12 @@ class SamplingFields(StructuredFields):
     def _seeded(self, call: GenerateCall, choice: int) -> GenerateCall:
         """Drawn here, once: whoever has to run the call again gets the same text."""
         seed = secrets.randbits(63) if self.seed is None else self.seed + choice
-        return replace(call, sampling=replace(call.sampling, seed=seed))
+        return replace(
+            call,
+            sampling=replace(call.sampling, seed=seed),
+            bad_words=tuple(self.bad_words or ()),
+            prompt_logprobs=self.prompt_logprobs,
+        )
 
     def sampling_params(self, *, max_tokens: int | None, logprobs: int | None) -> SamplingParams:
         """Raises InvalidRequestError naming the field that is out of range. Seeds are `choices_of`'s business."""
@@ -154,6 +164,8 @@ class SamplingFields(StructuredFields):
                 "best_of",
                 "unsupported_parameter",
             )
+        if self.stream and self.prompt_logprobs is not None:
+            raise InvalidRequestError("prompt_logprobs come with whole answers, not with streams", "prompt_logprobs")
         given: dict[str, Any] = {
             "max_tokens": max_tokens,
             "temperature": self.temperature,
@@ -168,6 +180,7 @@ class SamplingFields(StructuredFields):
         return SamplingParams(
             stop=self.stop,
             stop_token_ids=tuple(self.stop_token_ids or ()),
+            allowed_token_ids=tuple(self.allowed_token_ids or ()),
             ignore_eos=bool(self.ignore_eos),
             logit_bias=tuple((int(token), bias) for token, bias in (self.logit_bias or {}).items()),
             include_stop_str_in_output=bool(self.include_stop_str_in_output),

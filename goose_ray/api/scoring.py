@@ -6,11 +6,11 @@ Knows a tokenizer, and one answer at a time.
 import codecs
 from collections.abc import Sequence
 
-from goose_ray.api.calls import ScoredToken, TokenScores
+from goose_ray.api.calls import LikelyToken, ScoredToken, TokenScores
 from goose_ray.engine.logprobs import TokenLogprobs
 from goose_ray.engine.tokenizer import Tokenizer
 
-__all__ = ["AnswerScores"]
+__all__ = ["AnswerScores", "likely_tokens"]
 
 
 class AnswerScores:
@@ -42,3 +42,20 @@ class AnswerScores:
 
     def _token(self, token_id: int, logprob: float | None) -> ScoredToken:
         return ScoredToken(self._tokenizer.token_bytes(token_id), logprob)
+
+
+def likely_tokens(
+    tokenizer: Tokenizer, logprobs: Sequence[TokenLogprobs], count: int
+) -> tuple[tuple[LikelyToken, ...] | None, ...]:
+    """Of a whole prompt: at each place its token, then the `count` likeliest; None at the first."""
+
+    def at(one: TokenLogprobs) -> tuple[LikelyToken, ...]:
+        top = [
+            LikelyToken(token, tokenizer.token_bytes(token), logprob, rank)
+            for rank, (token, logprob) in enumerate(one.top[:count], 1)
+        ]
+        rank = next((likely.rank for likely in top if likely.token_id == one.token_id), None)
+        own = LikelyToken(one.token_id, tokenizer.token_bytes(one.token_id), one.logprob, rank)
+        return (own, *(likely for likely in top if likely.token_id != one.token_id))
+
+    return (None, *map(at, logprobs))

@@ -19,9 +19,11 @@ __all__ = ["LogitRules"]
 class LogitRules:
     """Mutable, owned by the sequence; a step's runner reads it before the sequence commits."""
 
-    __slots__ = ("banned_ids", "bias_ids", "biases", "counted_ids", "counts", "sampling")
+    __slots__ = ("_tail", "allowed_ids", "banned_ids", "bias_ids", "biases", "counted_ids", "counts", "sampling")
 
     sampling: SamplingParams
+    # [a] int64: the only tokens to be chosen; empty: all may be
+    allowed_ids: IntArray
     # [b] int64, distinct, and [b] float32: what is added to the logits of these tokens
     bias_ids: IntArray
     biases: FloatArray
@@ -37,6 +39,9 @@ class LogitRules:
     ) -> None:
         """`end_ids` are the tokens that end an output; those outside the vocabulary never come up."""
         self.sampling = sampling
+        self.allowed_ids = np.unique(np.asarray(sampling.allowed_token_ids, dtype=np.int64))
+        # the last output tokens: as many as a bad word may begin with
+        self._tail: tuple[int, ...] = ()
         self.bias_ids = np.asarray([token for token, _ in sampling.logit_bias], dtype=np.int64)
         self.biases = np.asarray([bias for _, bias in sampling.logit_bias], dtype=np.float32)
         banned = sorted(token for token in set(end_ids) if 0 <= token < vocab_size) if sampling.min_tokens else []
@@ -54,13 +59,29 @@ class LogitRules:
 
     def apply_from(self, position: int) -> bool:
         """Whether they change anything at this output position or a later one."""
-        return self.sampling.has_penalties or len(self.bias_ids) > 0 or self.bans_at(position)
+        sampling = self.sampling
+        always = sampling.has_penalties or sampling.logit_bias or sampling.allowed_token_ids or sampling.bad_word_ids
+        return bool(always) or self.bans_at(position)
 
     def bans_at(self, position: int) -> bool:
         return position < self.sampling.min_tokens and len(self.banned_ids) > 0
 
+    def completing(self, path_ids: Sequence[int]) -> IntArray:
+        """[w] int64, distinct: tokens that would complete a bad word behind the output and these tokens."""
+        before = (*self._tail, *path_ids)
+        last = {
+            word[-1]
+            for word in self.sampling.bad_word_ids
+            if len(word) - 1 <= len(before) and before[len(before) - len(word) + 1 :] == word[:-1]
+        }
+        return np.asarray(sorted(last), dtype=np.int64)
+
     def commit(self, token_ids: Sequence[int] | IntArray) -> None:
-        """Output tokens, in any order."""
+        """The output's next tokens, in order."""
+        if self.sampling.bad_word_ids:
+            longest = max(map(len, self.sampling.bad_word_ids)) - 1
+            tail = (*self._tail, *(int(token) for token in token_ids))
+            self._tail = tail[len(tail) - min(longest, len(tail)) :]
         if self.sampling.has_penalties:
             self.counted_ids, self.counts = self.counted_with(token_ids)
 

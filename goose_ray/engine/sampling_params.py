@@ -28,8 +28,8 @@ class SamplingParams:
     has one and a re-run of it (preemption, failover) gives the same text. Output position t is drawn with a generator
     keyed by (seed, t).
 
-    Logits are processed in vLLM's order: min_tokens, logit_bias, repetition, frequency and presence penalty; then, when
-    sampled, temperature, min_p, top_k, top_p.
+    Logits are processed in vLLM's order: allowed tokens, bad words, min_tokens, logit_bias, repetition, frequency and
+    presence penalty; then, when sampled, temperature, min_p, top_k, top_p.
     """
 
     max_tokens: int = 16
@@ -60,6 +60,10 @@ class SamplingParams:
     logprobs: int | None = None
     # the same of each prompt token but the first
     prompt_logprobs: int | None = None
+    # tokens that alone may be chosen; empty: all
+    allowed_token_ids: tuple[int, ...] = ()
+    # sequences of tokens that do not come up in the output: whatever would complete one is not chosen
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
     # what the output must be; None: anything
     structured: StructuredOutput | None = None
 
@@ -80,11 +84,14 @@ class SamplingParams:
             ("max_tokens", self.max_tokens),
             ("top_k", self.top_k),
             ("stop_token_ids", max(self.stop_token_ids, default=0)),
+            ("allowed_token_ids", max(self.allowed_token_ids, default=0)),
         ):
             if largest > _MAX_INT:
                 raise InvalidRequestError(f"{name} must not be above {_MAX_INT}", name)
         if len(self.stop) > _MAX_STOP_STRINGS:
             raise InvalidRequestError(f"stop takes at most {_MAX_STOP_STRINGS} strings, not {len(self.stop)}", "stop")
+        if any(not word for word in self.bad_word_ids):
+            raise InvalidRequestError("bad_words must not be empty", "bad_words")
         if any(not text for text in self.stop):
             raise InvalidRequestError("stop strings must not be empty", "stop")
 
@@ -134,4 +141,8 @@ class SamplingParams:
     @property
     def has_logit_rules(self) -> bool:
         """Whether the choice of a token depends on more than the target's logits and the tokens' noise."""
-        return self.has_penalties or bool(self.logit_bias) or self.min_tokens > 0
+        return (
+            self.has_penalties
+            or self.min_tokens > 0
+            or bool(self.logit_bias or self.allowed_token_ids or self.bad_word_ids)
+        )

@@ -1,7 +1,7 @@
 """Logit rules and token masks applied to logits: bans, biases, penalties, at any number of rows at once.
 
-The order is vLLM's: bans, biases, then the repetition, frequency and presence penalty. All work is on the tokens that
-the rules name; where nothing is named, nothing is done.
+The order is vLLM's: allowed tokens, bad words, bans, biases, then the repetition, frequency and presence penalty. All
+work is on the tokens that the rules name; where nothing is named, nothing is done.
 """
 
 from collections.abc import Sequence
@@ -49,13 +49,25 @@ def apply_masks(logits: torch.Tensor, masked: Sequence[tuple[int, NDArray[np.int
 
 def apply_rules(logits: torch.Tensor, ruled: Sequence[RuledRow]) -> None:
     """Changes logits [n, vocab] float32 in place. No row twice."""
+    for one in ruled:
+        if len(one.rules.allowed_ids):
+            _keep(logits[one.row], one.rules.allowed_ids)
     _ban(logits, ruled)
     _add_biases(logits, ruled)
     _penalise(logits, [one for one in ruled if one.rules.sampling.has_penalties])
 
 
+def _keep(row: torch.Tensor, allowed_ids: IntArray) -> None:
+    """Of a row [vocab], a view, the tokens named alone."""
+    ids = torch.from_numpy(allowed_ids).to(row.device)
+    kept = row[ids]
+    row.fill_(-torch.inf)
+    row[ids] = kept
+
+
 def _ban(logits: torch.Tensor, ruled: Sequence[RuledRow]) -> None:
     banned = [(one.row, one.rules.banned_ids) for one in ruled if one.rules.bans_at(one.position)]
+    banned += [(one.row, one.rules.completing(one.path_ids)) for one in ruled if one.rules.sampling.bad_word_ids]
     if banned:
         logits[_places(banned, logits.device)] = -torch.inf
 

@@ -60,7 +60,7 @@ def an_engine() -> Engine:
     return make_engine(
         model,
         Speculator(policy="anisotropic", budget=12, harvest_k=2, pool_tokens=500),
-        runner=FakeRunner(model, vocab_size=256, num_slots=768, max_model_len=256, checked=False),
+        runner=FakeRunner(model, vocab_size=256, num_slots=768, max_model_len=256),
         tokenizer=FakeTokenizer(specials=(EOS,)),
         budget=12,
         max_batch_rows=64,
@@ -76,7 +76,7 @@ async def gauges(http: Http, app: EngineApp) -> dict[str, float]:
     found = {name: value for name, value in (await http.metrics()).items() if name.split("{")[0] in names}
     assert len(found) > 3
     gc.collect()
-    alive = Counter(type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, _OF_REQUESTS))
+    alive = Counter(type(thing).__name__ for thing in gc.get_objects() if type(thing) in _OF_REQUESTS)
     engine = app.engine
     engine.check_integrity()
     return {

@@ -52,6 +52,8 @@ _ASKED: dict[str, dict[str, Any]] = {
     },
     "greedy-encouraged": {"temperature": 0.0, "frequency_penalty": -0.3, "logit_bias": ((17, 3.0),)},
     "greedy": {"temperature": 0.0},
+    "allowed": {"temperature": 0.7, "allowed_token_ids": tuple(range(0, VOCAB_SIZE, 3))},
+    "bad_words": {"temperature": 0.0, "bad_word_ids": ((17,), (40, 8), (8, 90, 17))},
     "all": {
         "temperature": 0.9,
         "top_p": 0.9,

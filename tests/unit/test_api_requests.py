@@ -198,8 +198,6 @@ class TestChat:
         [
             {"response_format": {"type": "json_object"}},
             {"skip_special_tokens": False},
-            {"bad_words": ["x"]},
-            {"allowed_token_ids": [1]},
             {"use_beam_search": True},
             {"modalities": ["text", "audio"]},
             {"reasoning_effort": "low"},

@@ -78,6 +78,16 @@ _SAMPLING = (
     SamplingParams(presence_penalty=-1.5),
     SamplingParams(repetition_penalty=1.7, frequency_penalty=-0.3, presence_penalty=0.4),
     SamplingParams(logit_bias=((9, 4.0), (40, -3.0), (7, 50.0)), repetition_penalty=1.2, presence_penalty=2.0),
+    SamplingParams(allowed_token_ids=(9, 40, 7, 299)),
+    SamplingParams(bad_word_ids=((3,), (41, 40, 8), (31, 7, 9, 40, 41, 40, 12), (40, 41, 6), (9, 9, 31, 8))),
+    SamplingParams(
+        allowed_token_ids=tuple(range(0, 300, 3)),
+        bad_word_ids=((9,), (40, 30)),
+        min_tokens=10,
+        logit_bias=((33, 4.0), (34, 100.0)),
+        repetition_penalty=1.3,
+        frequency_penalty=-0.5,
+    ),
     SamplingParams(min_tokens=10, stop_token_ids=(41,), logit_bias=((7, 100.0),), frequency_penalty=1.0),
 )
 
@@ -100,7 +110,7 @@ def test_rows_together_are_as_each_alone_and_others_are_left_alone() -> None:
             output=tuple(draw.integers(0, VOCAB, 30).tolist()),
             path=tuple(draw.integers(0, VOCAB, row).tolist()),
         )
-        for row, sampling in zip((6, 0, 4, 2, 1), _SAMPLING, strict=True)
+        for row, sampling in zip((6, 0, 4, 2, 1, 8, 9, 10), _SAMPLING, strict=True)
     ]
     together = logits.clone()
     apply_rules(together, ruled)
