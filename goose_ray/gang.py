@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from goose_ray.config import GooseConfig
 from goose_ray.models.loader import load_model, resolve
-from goose_ray.runner.rank_gang import GangOptions
+from goose_ray.runner.rank_bundles import RankBundles
+from goose_ray.runner.rank_gang import GangOptions, RankGang
 from goose_ray.runner.worker_group import WorkerGroup
 
 __all__ = ["start_gang"]
@@ -18,29 +19,30 @@ __all__ = ["start_gang"]
 
 def start_gang(config: GooseConfig, *, device: str, dtype: torch.dtype, cpus_per_rank: float = 1.0) -> WorkerGroup:
     """Brings the ranks up and has them load the model, in the bundles of this process' placement group or, outside of
-    one, in one of their own of `cpus_per_rank` each.
+    one, in some of their own of `cpus_per_rank` each.
 
     Raises ConfigError or ModelLoadError naming the rank and the cause.
     """
     size = config.tensor_parallel_size
-    num_threads = config.engine.num_threads or size
+    bundles = RankBundles.find(
+        size, device=device, strategy=config.tensor_parallel_strategy, cpus_per_rank=cpus_per_rank
+    )
+    options = GangOptions(
+        num_ranks=size,
+        device=device,
+        # those of the replica, divided among its ranks
+        num_threads=max(1, (config.engine.num_threads or size) // size),
+        # with the engine at least, which drafts while the ranks wait
+        shares_cores=device == "cpu",
+    )
     return WorkerGroup(
+        RankGang(options, bundles),
         partial(_load, config.model, dtype),
         model_id=config.model,
         num_slots=config.engine.kv_cache_tokens,
         max_model_len=config.engine.max_model_len,
         attention_backend=config.attention_backend,
-        options=GangOptions(
-            num_ranks=size,
-            device=device,
-            # those of the replica, divided among its ranks
-            num_threads=max(1, num_threads // size),
-            # with the engine at least, which drafts while the ranks wait
-            shares_cores=device == "cpu",
-        ),
         silence_s=config.rank_silent_after_s,
-        strategy=config.tensor_parallel_strategy,
-        cpus_per_rank=cpus_per_rank,
     )
 
 

@@ -86,8 +86,8 @@ def measure_channel(
             on_round()
     finally:
         driver.close()
-        graph.teardown()
-        for one in (*called, *followers, *compiled):
+        graph.teardown(kill_actors=True)
+        for one in (*called, *followers):
             ray.kill(one)
     return ChannelCost(**{f"{name}_ms": median(values) * 1e3 for name, values in taken_s.items()})
 

@@ -9,17 +9,16 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
-from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from goose_ray.errors import ConfigError, GooseRayError, ModelLoadError
 from goose_ray.runner.comm_build import build_environment
+from goose_ray.runner.rank_bundles import RankBundles
 from goose_ray.runner.worker import GangPlace, RankPlace, TensorParallelRank
 
 __all__ = ["GangOptions", "RankGang"]
@@ -44,22 +43,25 @@ class GangOptions:
 
 
 class RankGang:
-    """Raises what the first rank to fail raises, with its number. `bundles[r]` is the bundle of rank r."""
+    """Raises what the first rank to fail raises, with its number."""
 
-    def __init__(self, options: GangOptions, group: PlacementGroup, bundles: Sequence[int]) -> None:
+    def __init__(self, options: GangOptions, bundles: RankBundles) -> None:
         self.num_ranks = options.num_ranks
+        self._bundles = bundles
         started_s = time.monotonic()
         actor = ray.remote(max_restarts=0, max_task_retries=0)(TensorParallelRank)
         self._actors = [
             actor.options(
-                num_cpus=group.bundle_specs[bundle].get("CPU", 0),
+                num_cpus=bundles.num_cpus(rank),
                 num_gpus=1 if options.device == "cuda" else 0,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
-                    group, placement_group_bundle_index=bundle, placement_group_capture_child_tasks=True
+                    bundles.group,
+                    placement_group_bundle_index=bundles.first + rank,
+                    placement_group_capture_child_tasks=True,
                 ),
                 runtime_env={"env_vars": _environment(options)},
             ).remote(rank, options.device, options.num_threads)
-            for rank, bundle in enumerate(bundles)
+            for rank in range(options.num_ranks)
         ]
         self._places: list[RankPlace] = []
         try:
@@ -102,6 +104,8 @@ class RankGang:
         for actor in self._actors:
             with contextlib.suppress(RayError):
                 ray.kill(actor)
+        if self._actors:
+            self._bundles.remove()
         self._actors = []
 
     def _join(self, options: GangOptions) -> None:

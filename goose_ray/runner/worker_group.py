@@ -1,7 +1,6 @@
 """The ModelRunner of a model that is spread over a gang of ranks.
 
-Every step goes to all ranks and is answered by rank 0, which alone decides. Rank r is a Ray actor in a bundle of the
-placement group that this process is in (a Serve replica: bundle 0 is its own), or of one made for the purpose.
+Every step goes to all ranks and is answered by rank 0, which alone decides. Knows no placement and no DeepSpeed.
 """
 
 import logging
@@ -11,14 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
-from ray.util import get_current_placement_group, placement_group, remove_placement_group
-from ray.util.placement_group import PlacementGroup
 from transformers import PreTrainedModel
 
 from goose_ray.engine.step import ModelSpec, StepBatch, StepOutput
-from goose_ray.errors import ConfigError
 from goose_ray.runner.checks import BatchChecker
-from goose_ray.runner.rank_gang import GangOptions, RankGang
+from goose_ray.runner.rank_gang import RankGang
 from goose_ray.runner.rank_leash import Leash, LeashWatch
 from goose_ray.runner.step_channel import ChannelListener, StepDriver
 
@@ -27,7 +23,6 @@ __all__ = ["WorkerGroup"]
 _logger = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT_S = 60.0
-_PLACEMENT_TIMEOUT_S = 60.0
 
 
 class WorkerGroup:
@@ -36,35 +31,25 @@ class WorkerGroup:
     A rank that dies, or is silent for `silence_s`, ends the step under way and is the end of the whole gang: its
     processes are killed, and every call raises EngineDeadError naming the rank.
 
-    `strategy` and `cpus_per_rank` are for a placement group of its own. Raises ConfigError or ModelLoadError naming the
-    rank that could not be brought up, and why.
+    Takes the gang over, and ends it if anything is raised: ConfigError or ModelLoadError naming the rank that could not
+    load the model, and why.
     """
 
     def __init__(
         self,
+        gang: RankGang,
         load_model: Callable[[], PreTrainedModel],
         *,
         model_id: str,
         num_slots: int,
         max_model_len: int | None,
         attention_backend: str,
-        options: GangOptions,
         silence_s: float,
-        strategy: str = "PACK",
-        cpus_per_rank: float = 1.0,
     ) -> None:
-        self._own_group: PlacementGroup | None = None
-        group = get_current_placement_group()
-        first = 1
-        if group is None:
-            group = self._own_group = _new_group(options, strategy, cpus_per_rank)
-            first = 0
-        _check_bundles(group, first, options)
-        self._is_shut_down = False
-        self._gang: RankGang | None = None
+        self._gang: RankGang | None = gang
         try:
-            self._gang = RankGang(options, group, range(first, first + options.num_ranks))
             self._spec: ModelSpec = self._load(
+                gang,
                 load_model,
                 model_id=model_id,
                 num_slots=num_slots,
@@ -72,9 +57,9 @@ class WorkerGroup:
                 attention_backend=attention_backend,
             )
             self._checker = BatchChecker(self._spec)
-            self._driver, self._watch = self._connect(self._gang, silence_s)
+            self._driver, self._watch = self._connect(gang, silence_s)
         except BaseException:
-            self._end()
+            gang.kill()
             raise
 
     @property
@@ -97,17 +82,20 @@ class WorkerGroup:
 
     def shutdown(self) -> None:
         """Frees the ranks' memory by ending them. Idempotent."""
-        if self._is_shut_down:
-            return
-        self._is_shut_down = True
-        self._watch.free()
-        self._driver.close()
-        self._end()
+        if (gang := self.release()) is not None:
+            gang.kill()
 
-    def _load(self, load_model: Callable[[], PreTrainedModel], **options: Any) -> ModelSpec:
-        assert self._gang is not None
+    def release(self) -> RankGang | None:
+        """Has the ranks free their memory and hands them back, for another model; None after the first time."""
+        gang, self._gang = self._gang, None
+        if gang is not None:
+            self._watch.free()
+            self._driver.close()
+        return gang
+
+    def _load(self, gang: RankGang, load_model: Callable[[], PreTrainedModel], **options: Any) -> ModelSpec:
         started_s = time.monotonic()
-        specs: list[ModelSpec] = self._gang.call("load", load_model, **options)
+        specs: list[ModelSpec] = gang.call("load", load_model, **options)
         _logger.info("%d ranks hold %s after %.1f s", len(specs), specs[0].model_id, time.monotonic() - started_s)
         return specs[0]
 
@@ -126,39 +114,3 @@ class WorkerGroup:
             gang.kill()
 
         return driver, LeashWatch(found[Leash.KIND], lose, silence_s=silence_s)
-
-    def _end(self) -> None:
-        if self._gang is not None:
-            self._gang.kill()
-        if self._own_group is not None:
-            remove_placement_group(self._own_group)
-            self._own_group = None
-
-
-def _new_group(options: GangOptions, strategy: str, num_cpus: float) -> PlacementGroup:
-    bundle = {"CPU": num_cpus, **({"GPU": 1} if options.device == "cuda" else {})}
-    group = placement_group([bundle] * options.num_ranks, strategy=strategy)
-    if not group.wait(_PLACEMENT_TIMEOUT_S):
-        remove_placement_group(group)
-        raise ConfigError(
-            f"no place for {options.num_ranks} ranks of {bundle} each ({strategy}): the cluster has "
-            f"{_resources('CPU')} CPUs and {_resources('GPU')} GPUs free"
-        )
-    return group
-
-
-def _check_bundles(group: PlacementGroup, first: int, options: GangOptions) -> None:
-    bundles = group.bundle_specs
-    if len(bundles) < first + options.num_ranks:
-        raise ConfigError(
-            f"tensor_parallel_size {options.num_ranks} needs {first + options.num_ranks} placement_group_bundles, "
-            f"the replica's and one a rank, not {len(bundles)}"
-        )
-    for rank in range(options.num_ranks):
-        bundle = bundles[first + rank]
-        if options.device == "cuda" and bundle.get("GPU", 0) < 1:
-            raise ConfigError(f"the bundle of rank {rank}, {bundle}, has no GPU: give it one, or say device: cpu")
-
-
-def _resources(name: str) -> float:
-    return float(ray.available_resources().get(name, 0))

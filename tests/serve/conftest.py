@@ -1,7 +1,8 @@
 """A real `serve run deployments/goose.yaml` on a Ray cluster of this session, and real clients for it.
 
 One cluster a session, one application a module. A module says what it changes in the YAML by a module-level
-`SERVER`, `ENGINE` or `APPLICATION = {option: value}`; the port is always a free one.
+`SERVER`, `ENGINE` or `APPLICATION = {option: value}`, or names another of `deployments/` as `DEPLOYMENT`; the port is
+always a free one.
 """
 
 import contextlib
@@ -81,7 +82,8 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 
 def _deployment(port: int, module: Any) -> dict[str, Any]:
-    deployment: dict[str, Any] = yaml.safe_load((REPOSITORY / "deployments" / "goose.yaml").read_text())
+    file = REPOSITORY / "deployments" / getattr(module, "DEPLOYMENT", "goose.yaml")
+    deployment: dict[str, Any] = yaml.safe_load(file.read_text())
     deployment["http_options"]["port"] = port
     (application,) = deployment["applications"]
     application.update(getattr(module, "APPLICATION", {}))

@@ -1,0 +1,164 @@
+"""Models spread over ranks in processes of their own: they say what one process says, and leave nothing when one dies.
+
+Real Ray actors, placement groups and DeepSpeed. The families share one gang, of two ranks; `make ranks` has four.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from engine_helpers import run
+from fakes import FakeTokenizer
+from runner_steps import Part, build_step
+from tiny_models import VOCAB_SIZE, tiny_model
+
+from goose.speculator import Speculator
+from goose_ray.config import EngineConfig
+from goose_ray.engine.engine import Engine
+from goose_ray.engine.request import GenerationRequest
+from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.engine.step import ModelRunner
+from goose_ray.errors import EngineDeadError, ModelLoadError
+from goose_ray.models.loader import load_model
+from goose_ray.runner.local import LocalRunner
+from goose_ray.runner.rank_bundles import RankBundles
+from goose_ray.runner.rank_gang import GangOptions, RankGang
+from goose_ray.runner.worker_group import WorkerGroup
+from serve.helpers import eventually
+
+NUM_TOKENS = 20
+NUM_SLOTS = 600
+RANKS = int(os.environ.get("GOOSE_RANKS", "2"))
+# Of three key-value heads one rank of two has two, the other one.
+HEADS = {
+    2: {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 8},
+    4: {"num_attention_heads": 12, "num_key_value_heads": 6, "head_dim": 8},
+}[RANKS]
+
+
+def start_gang(num_ranks: int) -> RankGang:
+    bundles = RankBundles.find(num_ranks, device="cpu", strategy="PACK", cpus_per_rank=0.5)
+    return RankGang(GangOptions(num_ranks=num_ranks, device="cpu", num_threads=1, shares_cores=True), bundles)
+
+
+@pytest.fixture(scope="module")
+def gang(ray_address: str) -> Iterator[RankGang]:
+    gang = start_gang(RANKS)
+    yield gang
+    gang.kill()
+
+
+def saved(folder: Path, family: str, **overrides: int) -> Callable[[], Any]:
+    """What loads the tiny model, in any process."""
+    tiny_model(family, **{**HEADS, **overrides}).save_pretrained(folder)
+    return partial(load_model, folder, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def spread(gang: RankGang, load: Callable[[], Any], *, silence_s: float = 60.0) -> WorkerGroup:
+    return WorkerGroup(
+        gang,
+        load,
+        model_id="tiny",
+        num_slots=NUM_SLOTS,
+        max_model_len=None,
+        attention_backend="auto",
+        silence_s=silence_s,
+    )
+
+
+def replies(runner: ModelRunner, policy: str) -> list[list[int]]:
+    """Greedy and sampled requests, with limits, rules and log-probabilities, all at once."""
+    budget = 1 if policy == "autoregressive" else 12
+    config = EngineConfig(policy=policy, budget=budget, max_batch_rows=48)
+    engine = Engine(runner, Speculator(policy=policy, budget=budget, harvest_k=4), FakeTokenizer(), config)
+    draw = np.random.default_rng(3)
+    options: list[dict[str, Any]] = [
+        {"temperature": 0.0},
+        {"temperature": 0.9},
+        {"temperature": 1.1, "top_p": 0.8},
+        {"temperature": 0.8, "top_k": 9, "repetition_penalty": 1.3},
+        {"temperature": 0.0, "logprobs": 2},
+        {"temperature": 0.0, "prompt_logprobs": 1},
+    ]
+    requests = [
+        GenerationRequest(
+            request_id=str(number),
+            prompt_token_ids=tuple(draw.integers(0, VOCAB_SIZE, 4 + 9 * number).tolist()),
+            sampling=SamplingParams(max_tokens=NUM_TOKENS, seed=number, **more),
+        )
+        for number, more in enumerate(options)
+    ]
+    found = [reply.token_ids for reply in run(engine, *requests).values()]
+    assert engine.stats().num_draft_errors == 0
+    return found
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
+def test_ranks_say_what_one_process_says(gang: RankGang, tmp_path: Path, family: str) -> None:
+    runner = spread(gang, saved(tmp_path, family))
+    local = LocalRunner(tiny_model(family, **HEADS), model_id="tiny", num_slots=NUM_SLOTS)
+    expected = replies(local, "autoregressive")
+    prompt = np.random.default_rng(3).integers(0, VOCAB_SIZE, 4)
+    greedy = tiny_model(family, **HEADS).generate(
+        torch.from_numpy(prompt)[None], do_sample=False, max_new_tokens=NUM_TOKENS
+    )
+    assert expected[0] == greedy[0, 4:].tolist()
+    try:
+        for policy in ("goose", "anisotropic"):
+            assert replies(runner, policy) == expected, policy
+    finally:
+        assert runner.release() is gang
+
+
+def test_what_cannot_be_divided_is_refused(gang: RankGang, tmp_path: Path) -> None:
+    """By the rank, with the cause; the gang can load another model."""
+    options = {"model_id": "tiny", "num_slots": 64, "max_model_len": None, "attention_backend": "auto"}
+    with pytest.raises(ModelLoadError, match=r"rank \d: .*Phi3ForCausalLM.*(Phi-3|do not fit)"):
+        gang.call("load", saved(tmp_path / "phi3", "phi3"), **options)
+    with pytest.raises(ModelLoadError, match=r"rank \d: .*num_key_value_heads|rank \d: .*key-value heads"):
+        gang.call("load", saved(tmp_path / "one", "llama", num_key_value_heads=1), **options)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_a_rank_that_stops_is_the_end_of_the_gang(ray_address: str, tmp_path: Path) -> None:
+    """In the middle of a step, which the other rank would wait in for ever."""
+    gang = start_gang(2)
+    pids = gang.pids
+    runner = spread(gang, saved(tmp_path, "llama"), silence_s=3.0)
+    batch = build_step([Part(chain=[1], drafts=([2, 3], [0, 1]))], np.arange(3))
+    runner.execute(batch)
+    runner.check_health()
+    failure: list[Exception] = []
+
+    def step_until_it_fails() -> None:
+        try:
+            while True:
+                runner.execute(batch)
+        except EngineDeadError as error:
+            failure.append(error)
+
+    stepping = threading.Thread(target=step_until_it_fails)
+    stepping.start()
+    os.kill(pids[1], signal.SIGSTOP)
+    stepping.join(60)
+    assert not stepping.is_alive()
+    assert failure
+    eventually(lambda: not any(is_alive(pid) for pid in pids), within_s=30, what="the end of both ranks")
+    with pytest.raises(EngineDeadError, match="rank 1 has not given a sign of life"):
+        runner.check_health()
+    runner.shutdown()
+    assert not list(Path("/dev/shm").glob("deepspeed_allreduce_buffer_*"))

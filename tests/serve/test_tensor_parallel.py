@@ -1,0 +1,98 @@
+"""The embedded model held by two ranks, served: one process' tokens, and what is left when a rank or a replica dies."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goose_ray.assembly import load_parts
+from goose_ray.bench.decoders import Case, EngineDecoder, HttpDecoder
+from goose_ray.bench.prompts import Conversation, encode
+from goose_ray.config import EngineConfig, GooseConfig
+from goose_ray.engine.sampling_params import SamplingParams
+from serve.helpers import MODEL, Server, async_client, eventually
+
+DEPLOYMENT = "goose-tp2.yaml"
+ENGINE = {"budget": 16, "kv_cache_tokens": 4096}
+
+PROMPTS: tuple[str | Conversation, ...] = (
+    Conversation(({"role": "user", "content": "What is the capital of France?"},)),
+    "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12,",
+    "import numpy as np\n\nfor row in range(10):\n    for column in range(10):\n        print(row, column)\n\nfor row",
+    "Once upon a time, in a small village by the sea, there lived",
+)
+
+
+def ranks() -> set[int]:
+    """Processes of ranks in this session's cluster, which this process has started."""
+    return {pid for pid in processes() if command(pid).startswith("ray::TensorParallelRank") and is_ours(pid)}
+
+
+def processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def command(pid: int) -> str:
+    """Empty where there is no such process, or it has ended and waits to be reaped."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def is_ours(pid: int) -> bool:
+    while pid > 1 and pid != os.getpid():
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return pid == os.getpid()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_the_tokens_are_those_of_one_process(server: Server, temperature: float) -> None:
+    sampling = SamplingParams(max_tokens=10, temperature=temperature, seed=11)
+    parts = load_parts(GooseConfig(engine=EngineConfig(num_threads=1, budget=16, kv_cache_tokens=4096)))
+    cases = [Case(str(i), prompt, encode(prompt, parts.tokenizer, 512)) for i, prompt in enumerate(PROMPTS)]
+    plain = EngineDecoder(parts, EngineConfig(num_threads=1, budget=16))
+    expected = plain.answers(cases, sampling, policy="autoregressive", concurrency=1, on_answer=lambda: None)
+    for policy in ("goose", "anisotropic"):
+        found = HttpDecoder(server.url).answers(cases, sampling, policy=policy, concurrency=4, on_answer=lambda: None)
+        assert found == expected, policy
+
+
+def test_an_answer_goes_on_when_a_rank_is_killed_and_no_rank_stays_behind(server: Server) -> None:
+    before = ranks()
+    assert len(before) == 2
+    request: dict[str, Any] = {
+        "model": MODEL,
+        "prompt": "Once upon a time",
+        "max_tokens": 48,
+        "temperature": 0.9,
+        "seed": 7,
+        "extra_body": {"ignore_eos": True, "goose": {"policy": "autoregressive"}},
+    }
+
+    async def scenario() -> tuple[str, str]:
+        async with async_client(server) as client:
+            undisturbed = (await client.completions.create(**request)).choices[0].text
+            stream = await client.completions.create(**request, stream=True)
+            text = (await anext(stream)).choices[0].text
+            os.kill(max(before), signal.SIGKILL)
+            async for chunk in stream:
+                text += chunk.choices[0].text
+        return undisturbed, text
+
+    undisturbed, text = asyncio.run(scenario())
+    assert text == undisturbed
+    after = ranks()
+    assert len(after - before) == 2
+    eventually(lambda: not before & ranks(), within_s=30, what="the end of the other rank")
+    # the replica that has taken its place
+    (replica,) = [r for r in server.get("/v1/goose/acceptance")["replicas"] if r["healthy"]]
+    os.kill(replica["pid"], signal.SIGKILL)
+    eventually(lambda: not after & ranks(), within_s=30, what="the end of the ranks of a killed replica")
+    assert not [name for name in os.listdir("/dev/shm") if name.startswith("deepspeed_allreduce_buffer")]
