@@ -42,7 +42,9 @@ def check(app: EngineApp, **options: Any) -> tuple[str | None, list[Any], str]:
     (choice,) = answer["choices"]
     message = choice["message"]
     calls = [call["function"] for call in message.get("tool_calls", [])]
-    content, streamed, reasons = "", [], []
+    content = ""
+    streamed: list[dict[str, str]] = []
+    reasons: list[Any] = []
     events = app.streamed(PATH, **body, stream_options={"include_usage": True})
     assert events.pop()["usage"]["completion_tokens"] == answer["usage"]["completion_tokens"]
     for event in events:

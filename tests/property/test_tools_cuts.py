@@ -20,7 +20,7 @@ MARKERS = {
     "mistral": ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
 }
 
-characters = st.one_of(st.sampled_from('{}[]",:\\<>/; \n'), st.characters(exclude_categories=("Cs",)))
+characters = st.one_of(st.sampled_from('{}[]",:\\<>/; \n'), st.characters(exclude_categories=["Cs"]))
 texts = st.text(characters, max_size=8)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import openai
@@ -134,6 +134,72 @@ class TestChat:
         assert response.status_code == 200, response.text
         assert response.json()["usage"]["completion_tokens"] <= 5
         assert response.json()["usage"]["prompt_tokens"] == context - 5
+
+
+class TestTools:
+    """On a model whose template shows it no tools, and which was never trained on any: the schema does it."""
+
+    WEATHER: ClassVar[Any] = {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "The weather of a city",
+            "strict": True,
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string", "maxLength": 12}, "unit": {"enum": ["celsius", "kelvin"]}},
+                "required": ["city", "unit"],
+                "additionalProperties": False,
+            },
+        },
+    }
+
+    @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+    def test_a_forced_call_keeps_to_its_schema_streamed_and_not(self, client: openai.OpenAI, choice: Any) -> None:
+        messages: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
+        request: dict[str, Any] = {
+            "model": MODEL,
+            "tools": [self.WEATHER],
+            "tool_choice": choice,
+            "parallel_tool_calls": False,
+            "temperature": 0,
+            "max_tokens": 60,
+        }
+        (whole,) = client.chat.completions.create(messages=messages, **request).choices
+        (call,) = whole.message.tool_calls or []
+        assert call.type == "function"
+        assert call.function.name == "get_weather"
+        arguments = json.loads(call.function.arguments)
+        assert arguments.keys() == {"city", "unit"}
+        assert isinstance(arguments["city"], str)
+        assert len(arguments["city"]) <= 12
+        assert arguments["unit"] in ("celsius", "kelvin")
+        assert whole.finish_reason == ("tool_calls" if choice == "required" else "stop")
+
+        with client.chat.completions.stream(messages=messages, **request) as stream:
+            (streamed,) = stream.get_final_completion().choices
+        (again,) = streamed.message.tool_calls or []
+        assert (again.function.name, again.function.arguments) == (call.function.name, call.function.arguments)
+        assert streamed.finish_reason == whole.finish_reason
+
+        result = {"role": "tool", "tool_call_id": call.id, "content": "12 degrees"}
+        messages += [whole.message.model_dump(exclude_none=True), result]
+        answer = client.chat.completions.create(
+            messages=messages, **{**request, "tool_choice": "auto", "max_tokens": 8}
+        )
+        assert answer.choices[0].message.content
+
+    def test_what_cannot_be_is_refused(self, client: openai.OpenAI) -> None:
+        function: Any = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "nonsense"}}}}
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.chat.completions.create(
+                model=MODEL,
+                messages=[{"role": "user", "content": "Hi"}],
+                tools=[{"type": "function", "function": function}],
+                tool_choice={"type": "function", "function": {"name": "f"}},
+            )
+        assert refused.value.param == "tools[0].function.parameters"
+        assert "nonsense" in refused.value.message
 
 
 class TestCompletions:

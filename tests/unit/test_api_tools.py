@@ -153,6 +153,7 @@ class TestRequests:
         structured, prompt = self.structured_of(tool_choice=NAMED)
         assert structured is not None
         assert prompt.tool_choice == "named"
+        assert structured.param == "tools[0].function.parameters"
         schema = json.loads(structured.spec)
         assert schema.pop("x-guidance")["whitespace_flexible"] is False
         assert schema == WEATHER["function"]["parameters"]
@@ -164,7 +165,7 @@ class TestRequests:
         structured, _ = self.structured_of(tool_choice="required")
         assert structured is not None
         schema = json.loads(structured.spec)
-        assert (schema["type"], schema["minItems"], schema.get("maxItems")) == ("array", 1, None)
+        assert (schema["type"], schema["minItems"], schema["maxItems"]) == ("array", 1, 128)
         weather, clock = schema["items"]["anyOf"]
         assert weather["properties"]["name"]["enum"] == ["get_weather"]
         assert clock["properties"]["parameters"]["properties"] == {}

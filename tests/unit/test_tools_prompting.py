@@ -41,7 +41,8 @@ def test_the_template_says_which_format_it_is(template: str, name: str) -> None:
     prompts = ToolPrompts(tokenizer_with(template), "auto")
     assert prompts.format_name(ChatPrompt((USER,), (TOOL,), "auto")) == name
     # Nothing is looked for where the model may not call, or a schema says how.
-    for kind in ("none", "required", "named"):
+    kinds: list[ToolChoiceKind] = ["none", "required", "named"]
+    for kind in kinds:
         assert prompts.format_name(ChatPrompt((USER,), (TOOL,), kind)) is None
     assert prompts.format_name("a text") is None
 
@@ -117,7 +118,8 @@ def test_tools_that_nobody_could_read_calls_of_are_refused() -> None:
     assert (error.param, error.status) == ("tool_choice", 400)
     assert "tool_parser" in error.message
     # A schema makes calls of any model readable, and named formats are taken at their word.
-    for setting, kind in (("auto", "required"), ("auto", "none"), ("hermes", "auto")):
+    readable: list[tuple[str, ToolChoiceKind]] = [("auto", "required"), ("auto", "none"), ("hermes", "auto")]
+    for setting, kind in readable:
         assert ToolPrompts(tokenizer_with(XML), setting).encode(ChatPrompt((USER,), (TOOL,), kind), 10_000)
 
 

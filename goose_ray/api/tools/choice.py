@@ -12,7 +12,10 @@ from goose_ray.api.tools.forced import NamedParser, RequiredParser
 from goose_ray.api.tools.formats import FORMATS, ToolParser
 from goose_ray.engine.structured import StructuredOutput
 
-__all__ = ["ToolChoice", "ToolChoiceKind"]
+__all__ = ["MAX_CALLS", "ToolChoice", "ToolChoiceKind"]
+
+# In one message. Small models go on with a list for ever if they may.
+MAX_CALLS = 128
 
 ToolChoiceKind = Literal["none", "auto", "required", "named"]
 
@@ -48,11 +51,12 @@ class ToolChoice:
         """What the answer is forced to be, if it is."""
         if self.kind == "named":
             schema = _parameters(self.functions[self.function])
+            param = f"tools[{list(self.functions).index(self.function)}].function.parameters"
         elif self.kind == "required":
-            schema = self._list_schema()
+            schema, param = self._list_schema(), "tools"
         else:
             return None
-        return StructuredOutput("json_schema", json.dumps({**schema, _OPTIONS: self._options()}), param="tools")
+        return StructuredOutput("json_schema", json.dumps({**schema, _OPTIONS: self._options()}), param)
 
     def _options(self) -> dict[str, Any]:
         """Of the compiler: what it cannot enforce is an error only if a function is to be `strict`."""
@@ -74,8 +78,8 @@ class ToolChoice:
             }
             for number, (name, function) in enumerate(self.functions.items())
         ]
-        limits = {} if self.parallel else {"maxItems": 1}
-        return {"type": "array", "minItems": 1, **limits, "items": {"anyOf": calls}}
+        most = MAX_CALLS if self.parallel else 1
+        return {"type": "array", "minItems": 1, "maxItems": most, "items": {"anyOf": calls}}
 
 
 def _parameters(function: Mapping[str, Any]) -> Any:
