@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from goose_ray.api.calls import ChatPrompt, GenerateCall
 from goose_ray.api.sampling_fields import LogprobCount, SamplingFields
-from goose_ray.api.tools.choice import ToolChoice
+from goose_ray.api.tools.choice import MAX_CALLS, ToolChoice
 from goose_ray.api.tools.wire import MAX_TOOLS, CallOfMessage, NamedFunction, Tool, check_tool_choice, tool_choice_of
 from goose_ray.api.validation import WireModel, only_neutral
 from goose_ray.engine.sampling_params import SamplingParams
@@ -30,7 +30,7 @@ class ChatMessage(WireModel):
     content: str | None = None
     name: str | None = None
     # of the assistant
-    tool_calls: Annotated[list[CallOfMessage], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    tool_calls: Annotated[list[CallOfMessage], Field(fail_fast=True, max_length=MAX_CALLS)] | None = None
     # of a tool: the call that this is the result of
     tool_call_id: str | None = None
 
