@@ -9,7 +9,7 @@ PROMPTS ?=
 
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: serve test lint bench exact equivalence slots clean
+.PHONY: serve test lint bench exact equivalence slots ranks clean
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -56,6 +56,10 @@ equivalence: $(STAMP)
 slots: $(STAMP)
 	GOOSE_CACHE_STEPS=100000 GOOSE_LONG_PROMPT=32768 GOOSE_CHURN=10000 \
 		$(BIN)/pytest tests/property/test_engine_prefixes.py tests/property/test_engine_bounds.py
+
+# Gangs of four ranks; two are in `make test`.
+ranks: $(STAMP)
+	GOOSE_RANKS=4 $(BIN)/pytest tests/serve/test_rank_gang.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

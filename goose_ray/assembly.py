@@ -27,6 +27,7 @@ from goose_ray.models.calibrations import load_calibration, require_vocabulary
 from goose_ray.models.loader import find, load_model, resolve
 from goose_ray.models.tokenizer import load_tokenizer
 from goose_ray.runner.backends import new_backend
+from goose_ray.runner.divisibility import check_divisible
 from goose_ray.runner.local import LocalRunner
 from goose_ray.runner.support import longest_sequence
 
@@ -64,9 +65,10 @@ def build_engine(config: GooseConfig) -> EngineLoop:
     parts = load_parts(config)
     # Else the first request that names a policy would do it in the engine's thread, and all others would wait.
     speculator.prepare()
-    return EngineLoop(
-        _engine(parts, speculator, config.engine, time.monotonic), stall_timeout_s=config.engine.stall_timeout_s
-    )
+    engine = _engine(parts, speculator, config.engine, time.monotonic)
+    # Nor should the first that asks for a structured output wait for what all of those share.
+    engine.grammars.prepare()
+    return EngineLoop(engine, stall_timeout_s=config.engine.stall_timeout_s)
 
 
 def check_model_fits(config: GooseConfig) -> None:
@@ -74,7 +76,7 @@ def check_model_fits(config: GooseConfig) -> None:
     wanted = config.engine.max_model_len
     # To look a GGUF file up takes reading it from end to end.
     path = None if Path(config.model).is_file() else find(config.model)
-    if wanted is None or path is None:
+    if path is None or (wanted is None and config.tensor_parallel_size == 1):
         return
     try:
         of_model = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
@@ -82,6 +84,7 @@ def check_model_fits(config: GooseConfig) -> None:
         # loading says what is wrong
         return
     longest_sequence(of_model, wanted)
+    check_divisible(of_model, config.tensor_parallel_size)
 
 
 def load_parts(config: GooseConfig, *, clock: Callable[[], float] = time.monotonic) -> ReplicaParts:

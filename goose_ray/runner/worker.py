@@ -25,6 +25,7 @@ from goose_ray.engine.step import ModelSpec
 from goose_ray.errors import ConfigError, ModelLoadError
 from goose_ray.runner.backends import new_backend
 from goose_ray.runner.comm_build import build_shared_memory_op
+from goose_ray.runner.divisibility import check_divisible
 from goose_ray.runner.forward import ModelForward, inspect_model
 from goose_ray.runner.head import LanguageModelHead
 from goose_ray.runner.rank_leash import Leash
@@ -32,7 +33,7 @@ from goose_ray.runner.sharded_runner import ShardRunner, TorchRankGroup
 from goose_ray.runner.step_channel import ChannelAddress, StepFollower
 from goose_ray.runner.support import Trial
 
-__all__ = ["GangPlace", "RankPlace", "TensorParallelRank", "check_divisible"]
+__all__ = ["GangPlace", "RankPlace", "TensorParallelRank"]
 
 _logger = logging.getLogger(__name__)
 
@@ -62,21 +63,6 @@ class GangPlace:
     host: str
     port: int
     timeout_s: float
-
-
-def check_divisible(model_config: object, num_ranks: int) -> None:
-    """Raises ConfigError if the model's heads cannot be divided among as many ranks.
-
-    A rank gets whole key-value heads, each with the query heads that share it; some may have one more than others.
-    """
-    text_config = model_config.get_text_config()  # type: ignore[attr-defined]
-    heads = getattr(text_config, "num_attention_heads", None)
-    kv_heads = getattr(text_config, "num_key_value_heads", None) or heads
-    if kv_heads is not None and kv_heads < num_ranks:
-        raise ConfigError(
-            f"tensor_parallel_size must be at most {kv_heads}, the model's number of key-value heads, not {num_ranks}: "
-            "a rank needs at least one of them"
-        )
 
 
 class TensorParallelRank:
@@ -167,10 +153,14 @@ class TensorParallelRank:
         head = LanguageModelHead(model, rank=ranks.rank, num_ranks=ranks.size)
         _logger.info("rank %d: the model is read after %.1f s", self._rank, time.monotonic() - started_s)
         model = _divided(model, ranks.size)
-        forward = ModelForward(model, spec=spec, backend=backend)
-        runner = ShardRunner(forward, head.to(self._device), ranks)
-        _try(runner, trial, name, dtype)
-        self._runner = runner
+        try:
+            forward = ModelForward(model, spec=spec, backend=backend)
+            self._runner = ShardRunner(forward, head.to(self._device), ranks)
+            _try(self._runner, trial, name, dtype)
+        except RuntimeError as error:
+            raise ModelLoadError(
+                f"{name} cannot be divided among {ranks.size} ranks, its layers do not fit together: {error}"
+            ) from error
         _logger.info("rank %d: its share is ready after %.1f s", self._rank, time.monotonic() - started_s)
         return spec
 
@@ -213,13 +203,7 @@ def _divided(model: PreTrainedModel, num_ranks: int) -> PreTrainedModel:
 
 def _try(runner: ShardRunner, trial: Trial, name: str, dtype: torch.dtype) -> None:
     """Raises ModelLoadError unless the ranks together compute what the undivided model does."""
-    try:
-        logits = [runner.logits(batch) for batch in trial.steps()]
-    except RuntimeError as error:
-        raise ModelLoadError(
-            f"{name} cannot be divided among ranks: its layers do not fit together: {error}"
-        ) from error
-    first, second = logits
+    first, second = (runner.logits(batch) for batch in trial.steps())
     if first is not None and second is not None:
         try:
             trial.check(name, (first.cpu(), second.cpu()), dtype)

@@ -38,7 +38,7 @@ NUM_SLOTS = 600
 RANKS = int(os.environ.get("GOOSE_RANKS", "2"))
 # Of three key-value heads one rank of two has two, the other one.
 HEADS = {
-    2: {"num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 8},
+    2: {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 8},
     4: {"num_attention_heads": 12, "num_key_value_heads": 6, "head_dim": 8},
 }[RANKS]
 
@@ -119,7 +119,7 @@ def test_ranks_say_what_one_process_says(gang: RankGang, tmp_path: Path, family:
 
 def test_what_cannot_be_divided_is_refused(gang: RankGang, tmp_path: Path) -> None:
     """By the rank, with the cause; the gang can load another model."""
-    options = {"model_id": "tiny", "num_slots": 64, "max_model_len": None, "attention_backend": "auto"}
+    options: dict[str, Any] = {"model_id": "tiny", "num_slots": 64, "max_model_len": None, "attention_backend": "auto"}
     with pytest.raises(ModelLoadError, match=r"rank \d: .*Phi3ForCausalLM.*(Phi-3|do not fit)"):
         gang.call("load", saved(tmp_path / "phi3", "phi3"), **options)
     with pytest.raises(ModelLoadError, match=r"rank \d: .*num_key_value_heads|rank \d: .*key-value heads"):
