@@ -1,5 +1,6 @@
 """Wire model of `POST /v1/chat/completions`: what it accepts and the call it becomes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
@@ -63,8 +64,9 @@ class ChatMessage(WireModel):
             raise PydanticCustomError("tool_call_id", "{says}", {"says": says, "at": "tool_call_id"})
         return self
 
-    def for_template(self, param: str) -> dict[str, Any]:
-        """`developer` is OpenAI's newer name of `system`; chat templates know the older one.
+    def for_template(self, param: str, called: Mapping[str, str]) -> dict[str, Any]:
+        """`developer` is OpenAI's newer name of `system`; chat templates know the older one. `called` are the names of
+        functions by the ids of their calls.
 
         Raises InvalidRequestError naming the field below `param`, where this message stands.
         """
@@ -78,8 +80,9 @@ class ChatMessage(WireModel):
             ]
         if self.role == "tool":
             message["tool_call_id"] = self.tool_call_id
-            # some templates name the function that a result is of
-            message.update({"name": self.name} if self.name else {})
+            # Some templates insist on it, and clients leave it out, as OpenAI does.
+            name = self.name or called.get(self.tool_call_id or "")
+            message.update({"name": name} if name else {})
         return message
 
 
@@ -135,7 +138,10 @@ class ChatCompletionRequest(SamplingFields):
         if self.top_logprobs and not self.logprobs:
             raise InvalidRequestError("top_logprobs needs logprobs to be true", "top_logprobs")
         choice = self.asked_of_tools
-        messages = tuple(message.for_template(f"messages[{index}]") for index, message in enumerate(self.messages))
+        called = {call.id: call.function.name for message in self.messages for call in message.tool_calls or ()}
+        messages = tuple(
+            message.for_template(f"messages[{index}]", called) for index, message in enumerate(self.messages)
+        )
         tools = tuple(tool.for_template() for tool in self.tools or ())
         limit = self.max_completion_tokens if self.max_tokens is None else self.max_tokens
         return GenerateCall(

@@ -136,6 +136,15 @@ class TestAnswers:
 
 
 class TestRequests:
+    @pytest.mark.parametrize("choice", ["auto", "required", NAMED])
+    def test_two_shapes_for_one_answer_are_refused(self, choice: Any) -> None:
+        body = {**TOOLS, "tool_choice": choice, "response_format": {"type": "json_object"}}
+        error = post(backend("x"), PATH, body).json()["error"]
+        assert error["param"] == "response_format"
+        assert "tool_choice none" in error["message"]
+        structured, _ = self.structured_of(tool_choice="none", response_format={"type": "json_object"})
+        assert structured is not None
+
     def structured_of(self, **fields: Any) -> tuple[StructuredOutput | None, ChatPrompt]:
         playing = backend("x")
         assert post(playing, PATH, {**TOOLS, **fields}).status_code == 200
@@ -147,7 +156,10 @@ class TestRequests:
         strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
         structured, prompt = self.structured_of(tools=[strict, CLOCK])
         assert structured is None
-        assert (prompt.tools, prompt.tool_choice) == ((WEATHER, CLOCK), "auto")
+        assert prompt.tool_choice == "auto"
+        # Templates take a description and parameters for granted.
+        clock = {"name": "clock", "description": "", "parameters": {"type": "object", "properties": {}}}
+        assert prompt.tools == (WEATHER, {"type": "function", "function": clock})
 
     def test_a_named_function_forces_its_arguments(self) -> None:
         structured, prompt = self.structured_of(tool_choice=NAMED)
@@ -191,21 +203,19 @@ class TestRequests:
 
     def test_calls_and_results_of_earlier_turns(self) -> None:
         called = {"role": "assistant", "content": None, "tool_calls": [CALL], "refusal": None}
-        result = {
-            "role": "tool",
-            "tool_call_id": "call_1",
-            "content": [{"type": "text", "text": "noon"}],
-            "name": "clock",
-        }
-        _, prompt = self.structured_of(messages=[*CHAT["messages"], called, result])
-        _, told_call, told_result = prompt.messages
+        result = {"role": "tool", "tool_call_id": "call_1", "content": [{"type": "text", "text": "noon"}]}
+        unknown = {"role": "tool", "tool_call_id": "call_2", "content": "dusk"}
+        _, prompt = self.structured_of(messages=[*CHAT["messages"], called, result, unknown])
+        _, told_call, told_result, told_unknown = prompt.messages
         function = {"name": "clock", "arguments": {"zone": "UTC"}}
         assert told_call == {
             "role": "assistant",
             "content": "",
             "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
         }
+        # The name is found by the id: some templates insist on it.
         assert told_result == {"role": "tool", "content": "noon", "tool_call_id": "call_1", "name": "clock"}
+        assert told_unknown == unknown
 
     def test_an_answer_of_ours_can_be_sent_back(self) -> None:
         message = post(backend(*TestAnswers.TEXTS), PATH, TOOLS).json()["choices"][0]["message"]

@@ -17,6 +17,7 @@ from goose_ray.errors import InvalidRequestError
 __all__ = ["MAX_TOOLS", "CallOfMessage", "NamedFunction", "Tool", "check_tool_choice", "tool_choice_of"]
 
 MAX_TOOLS = 128
+_NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _NAME = r"^[a-zA-Z0-9_.-]{1,128}$"
 
 
@@ -51,8 +52,17 @@ class Tool(WireModel):
     function: FunctionDefinition
 
     def for_template(self) -> dict[str, Any]:
-        """As the client sent it; `strict` says nothing to a model."""
-        return self.model_dump(exclude_unset=True, exclude={"function": {"strict"}})
+        """As the client sent it, and complete, as templates expect it to be; `strict` says nothing to a model."""
+        parameters = self.function.parameters or {}
+        return {
+            "type": "function",
+            "function": {
+                "name": self.function.name,
+                "description": self.function.description or "",
+                # in the client's order
+                "parameters": parameters | (_NO_PARAMETERS | parameters),
+            },
+        }
 
 
 class FunctionName(WireModel):
