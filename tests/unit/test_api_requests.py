@@ -196,7 +196,6 @@ class TestChat:
     @pytest.mark.parametrize(
         "fields",
         [
-            {"response_format": {"type": "json_object"}},
             {"skip_special_tokens": False},
             {"use_beam_search": True},
             {"modalities": ["text", "audio"]},
