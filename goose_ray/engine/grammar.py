@@ -26,14 +26,16 @@ class Place(Enum):
 
 
 class Grammar:
-    """Never changes; may be shared by threads."""
+    """May be shared by threads, and its requests share what the library learns of it."""
 
     def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
         self.vocabulary = vocabulary
         self._matcher = matcher
         self._lock = threading.Lock()
-        # Asked once here, so that each copy has found it already.
+        # [num_words] int32: what an output may begin with
         self.start_mask = vocabulary.mask(matcher)
+        # The library has failed or reached a limit in it, and might do so again for whoever comes next.
+        self.is_spoiled = False
 
     def matcher(self) -> LLMatcher:
         """At the grammar's start."""
@@ -78,10 +80,11 @@ class GrammarState:
             self.matcher.consume_tokens(list(token_ids))
             self.place, self.mask = self._grammar.look(self.matcher)
             if self.place is Place.STUCK:
-                self.problem = error_of(self.matcher) or "no token of the model can follow"
+                self.problem = error_of(self.matcher)
         except Exception as error:
             _logger.exception("a grammar failed after %d tokens", len(self._token_ids))
             self.place, self.problem = Place.STUCK, f"the grammar library failed: {error}"
+        self._grammar.is_spoiled |= self.place is Place.STUCK
 
     def restore(self) -> None:
         """Makes the matcher anew, behind the committed tokens."""
@@ -99,6 +102,8 @@ def sole_token(mask: MaskArray) -> int | None:
 
 
 def error_of(matcher: LLMatcher) -> str:
-    """The library's words, without its state; empty if there is no error."""
+    """Why nothing can follow, in the library's words where it has any."""
     message, _, _ = matcher.get_error().partition("\n<")
+    if message in ("", "NoExtensionBias"):
+        return "no token of the model can follow"
     return message if len(message) <= _SHOWN_CHARS else f"{message[:_SHOWN_CHARS]}..."

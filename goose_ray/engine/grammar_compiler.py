@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["GrammarCompiler"]
 
 _MAX_SPEC_CHARS = 128 * 1024
-_MAX_GRAMMARS = 64
+_MAX_GRAMMARS = 32
+# Of the library's lexer, at one or two kilobytes: they are kept as long as the grammar is.
+_MAX_LEXER_STATES = 20_000
 # Some, but a model that has lost its way must not write blanks until its tokens are used up.
 _DEFAULTS: "JsonCompileOptions" = {"whitespace_pattern": r"[ \t\n\r]{1,40}"}
 
@@ -47,12 +49,13 @@ class GrammarCompiler:
         """Raises InvalidRequestError naming `structured.param` for what is no specification, or too much of one."""
         with self._lock:
             vocabulary = self._vocabulary
-            if (known := self._grammars.get(structured)) is not None:
+            if (known := self._grammars.get(structured)) is not None and not known.is_spoiled:
                 self._grammars.move_to_end(structured)
                 return known
         grammar = _compiled(structured, vocabulary)
         with self._lock:
             self._grammars[structured] = grammar
+            self._grammars.move_to_end(structured)
             if len(self._grammars) > _MAX_GRAMMARS:
                 self._grammars.popitem(last=False)
         return grammar
@@ -101,4 +104,4 @@ def _source(structured: StructuredOutput) -> str:
 
 
 def _limits() -> LLParserLimits:
-    return LLParserLimits(verbose_errors=False)
+    return LLParserLimits(verbose_errors=False, max_lexer_states=_MAX_LEXER_STATES)

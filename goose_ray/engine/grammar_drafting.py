@@ -4,6 +4,7 @@ Forced tokens cost no search and are never rejected, so they come before what a 
 the source `grammar`. Knows no model; what the grammars say it takes as it is.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,13 +12,14 @@ from goose.sources.registry import SOURCE_NAMES
 from goose.speculator import AUTOMATIC_NODES
 from goose.tree import TokenTree
 from goose_ray.config import EngineConfig
-from goose_ray.engine.grammar import sole_token
+from goose_ray.engine.grammar import GrammarState, sole_token
 from goose_ray.engine.grammar_trees import constrain
 from goose_ray.engine.grammar_vocabulary import MaskArray
 from goose_ray.engine.sequence import SequenceState
 
 __all__ = ["GrammarDrafting"]
 
+_logger = logging.getLogger(__name__)
 _FORCED_BIT = 1 << SOURCE_NAMES.index("grammar")
 # Draft nodes kept free for the tokens that follow one that is forced.
 _RESERVED = 8
@@ -55,17 +57,29 @@ class GrammarDrafting:
         for sequence, tree in zip(sequences, trees, strict=True):
             if sequence.grammar is not None:
                 room = left + tree.num_draft_nodes
-                result = constrain(
-                    sequence.grammar,
-                    tree,
-                    max_depth=sequence.num_remaining - 1,
-                    max_draft_nodes=min(room, max(tree.num_draft_nodes, self.max_nodes - 1)),
-                    forced_bit=_FORCED_BIT if self._forces(sequence) else 0,
-                )
-                tree, masks[sequence.request_id] = result.tree, result.masks
+                most = min(room, max(tree.num_draft_nodes, self.max_nodes - 1))
+                tree, masks[sequence.request_id] = self._constrained(sequence, sequence.grammar, tree, most)
                 left = room - tree.num_draft_nodes
             constrained.append(tree)
         return constrained, masks
+
+    def _constrained(
+        self, sequence: SequenceState, grammar: GrammarState, tree: TokenTree, max_draft_nodes: int
+    ) -> tuple[TokenTree, MaskArray]:
+        try:
+            result = constrain(
+                grammar,
+                tree,
+                max_depth=sequence.num_remaining - 1,
+                max_draft_nodes=max_draft_nodes,
+                forced_bit=_FORCED_BIT if self._forces(sequence) else 0,
+            )
+        except Exception:
+            # Drafts alone are lost: what may follow the anchor was found when its token was committed.
+            _logger.exception("request %r goes on without drafts in this step", sequence.request_id)
+            grammar.restore()
+            return TokenTree.anchor_only(int(tree.token_ids[0])), grammar.mask[None]
+        return result.tree, result.masks
 
     def _forces(self, sequence: SequenceState) -> bool:
         """Plain decoding stays plain: the policy that drafts nothing is there to be compared with."""

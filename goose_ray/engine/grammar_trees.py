@@ -35,7 +35,7 @@ def constrain(
     """`tree` hangs on the last committed token of `state`, which is open and is left as it was.
 
     `forced_bit` is the source bit of forced tokens, 0 if none are to be drafted. No more than `max_draft_nodes` are
-    left, those most likely to be accepted. A fault of the grammar library costs drafts alone.
+    left, those most likely to be accepted. An error of the grammar at a node costs that node alone.
     """
     walk = _Walk(state, int(tree.token_ids[0]), max_depth, forced_bit)
     try:

@@ -92,7 +92,8 @@ def cut_off(
     left = ((values >= kth) | ~has_k[:, None]) & (values >= lowest)
     # Beyond the c best, only ties with the k-th could follow it.
     k_complete = has_k & (top_k <= num_values) & (values[:, -1] < kth[:, 0])
-    left_complete = k_complete | (values[:, -1] < lowest[:, 0])
+    # Nor can anything where the last of them is ruled out already.
+    left_complete = k_complete | (values[:, -1] < lowest[:, 0]) | values[:, -1].isneginf()
     survivors = values.double().masked_fill(~left, -torch.inf)
     log_total = torch.where(left_complete, survivors.logsumexp(-1), log_mass.double())
     mass = (survivors - log_total[:, None]).exp()

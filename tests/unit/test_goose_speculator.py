@@ -171,7 +171,7 @@ def test_names_are_published() -> None:
         "recycling",
         "suffix",
     )
-    assert speculator.source_names == ("context", "transitions", "pool")
+    assert speculator.source_names == ("context", "transitions", "pool", "grammar")
     assert (speculator.policy, speculator.budget) == ("goose", 60)
 
 

@@ -1,0 +1,113 @@
+"""Random grammars and random trees: masks and places are those of a fresh matcher, whatever was walked before."""
+
+import json
+import re
+from random import Random
+
+import numpy as np
+import pytest
+from fakes import EOS, FakeTokenizer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goose.tree import TokenTree
+from goose_ray.engine.grammar import GrammarState, Place
+from goose_ray.engine.grammar_compiler import GrammarCompiler
+from goose_ray.engine.grammar_trees import constrain
+from goose_ray.engine.structured import StructuredOutput
+
+_PIECES = ["ab", "abc", "bc", "cab", " a", '":', '",', "1,"]
+_FORCED = 8
+_VOCAB_SIZE = 256 + len(_PIECES)
+_COMPILER = GrammarCompiler(FakeTokenizer(_PIECES, specials=(EOS,)), vocab_size=_VOCAB_SIZE, eos_token_ids=(EOS,))
+_TOKENIZER = FakeTokenizer(_PIECES, specials=(EOS,))
+
+_atoms = st.sampled_from(["a", "b", "ab", "c", "[abc]", " ", "é"])
+_regexes = st.recursive(
+    _atoms,
+    lambda inner: st.one_of(
+        st.builds("{}{}".format, inner, inner),
+        st.builds("({}|{})".format, inner, inner),
+        st.builds("({}){}".format, inner, st.sampled_from(["*", "+", "?", "{2}", "{1,3}"])),
+    ),
+    max_leaves=8,
+)
+_choices = st.lists(st.text(st.sampled_from('abc "\\\n\té😀\x01'), min_size=1, max_size=8), min_size=1, max_size=5)
+
+
+def _is_allowed(mask: np.ndarray, token: int) -> bool:
+    return bool(int(mask[token >> 5]) >> (token & 31) & 1)
+
+
+def _tree(random: Random, state: GrammarState) -> TokenTree:
+    """Some of what may follow the anchor, and anything."""
+    likely = [token for token in range(_VOCAB_SIZE) if _is_allowed(state.mask, token)] + list(b"abc \xc3\xa9") + [256]
+    num_nodes = random.randint(1, 16)
+    parents = [-1, *(random.randrange(max(0, node - 3), node) for node in range(1, num_nodes))]
+    return TokenTree.from_parents([7, *random.choices(likely, k=num_nodes - 1)], parents)
+
+
+@given(regex=_regexes, seed=st.integers(0, 2**16))
+def test_a_walk_leaves_no_trace(regex: str, seed: int) -> None:
+    random = Random(seed)
+    state = GrammarState(_COMPILER.compile(StructuredOutput("regex", f"a?({regex})b")))
+    committed: list[int] = []
+    for _ in range(12):
+        tree = _tree(random, state)
+        bit = random.choice([0, _FORCED])
+        result = constrain(state, tree, max_depth=9, max_draft_nodes=random.choice([3, 99]), forced_bit=bit)
+        kept = result.tree
+        for node in range(kept.num_nodes):
+            fresh = GrammarState(state.grammar)
+            path = [*committed, *kept.token_ids[kept.path_to(node)].tolist()]
+            if path:
+                fresh.advance(path)
+            assert fresh.place is Place.OPEN
+            assert np.array_equal(fresh.mask, result.masks[node])
+        for node in range(1, kept.num_nodes):
+            # What is there was allowed, and was proposed if it is not forced.
+            assert _is_allowed(result.masks[kept.parents[node]], int(kept.token_ids[node]))
+        options = [token for token in range(_VOCAB_SIZE) if _is_allowed(state.mask, token)]
+        committed.append(random.choice(options))
+        state.advance(committed[-1:])
+        if state.place is not Place.OPEN:
+            break
+    text = _TOKENIZER.decode(committed)
+    if state.place is Place.COMPLETE:
+        assert re.fullmatch(f"a?({regex})b", text)
+
+
+@given(choices=_choices, seed=st.integers(0, 2**16))
+def test_choices_are_taken_to_the_letter(choices: list[str], seed: int) -> None:
+    random = Random(seed)
+    state = GrammarState(_COMPILER.compile(StructuredOutput("choice", json.dumps(choices))))
+    committed: list[int] = []
+    while state.place is Place.OPEN:
+        committed.append(random.choice([t for t in range(_VOCAB_SIZE) if _is_allowed(state.mask, t)]))
+        state.advance(committed[-1:])
+    assert state.place is Place.COMPLETE
+    assert _TOKENIZER.decode(committed) in choices
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_json_that_a_schema_allows_can_be_read(seed: int) -> None:
+    random = Random(seed)
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"type": "integer"}, "maxItems": 3}, "b": {"enum": ["x", None]}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
+    for _ in range(20):
+        state = GrammarState(_COMPILER.compile(StructuredOutput("json_schema", json.dumps(schema))))
+        committed: list[int] = []
+        while state.place is Place.OPEN:
+            options = [token for token in range(_VOCAB_SIZE) if _is_allowed(state.mask, token)]
+            # Blanks and digits can go on for long.
+            ends = [token for token in options if token in tuple(b'}],"')] if len(committed) > 40 else []
+            committed.append(random.choice(ends or options))
+            state.advance(committed[-1:])
+        read = json.loads(_TOKENIZER.decode(committed))
+        assert read.keys() == {"a", "b"}
+        assert all(isinstance(number, int) for number in read["a"])
+        assert read["b"] in ("x", None)
