@@ -34,9 +34,10 @@ def build_shared_memory_op(load: Callable[[], object]) -> None:
     """`load` builds it, where it is not built, and loads it. Raises ModelLoadError naming what is missing or what the
     compiler said.
     """
+    compiler: str = cpp_extension.get_cxx_compiler()  # type: ignore[no-untyped-call]
     for tool, remedy in (
         ("ninja", "pip install ninja"),
-        (cpp_extension.get_cxx_compiler(), "install g++, or name another compiler in CXX"),
+        (compiler, "install g++, or name another compiler in CXX"),
     ):
         if shutil.which(tool) is None:
             raise ModelLoadError(
