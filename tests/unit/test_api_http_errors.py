@@ -24,6 +24,8 @@ from scripted_backend import (
 from goose_ray.api.http_app import build_http_app
 from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedError
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
 
 class TestErrors:
     @pytest.mark.parametrize(
@@ -164,7 +166,11 @@ def _post_scope(path: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [("/v1/chat/completions", CHAT), ("/v1/completions", {"model": MODEL, "prompt": ["a", "b"]})],
+    [
+        ("/v1/chat/completions", CHAT),
+        ("/v1/chat/completions", {**CHAT, "n": 2, "tools": [TOOL], "tool_choice": "required"}),
+        ("/v1/completions", {"model": MODEL, "prompt": ["a", "b"]}),
+    ],
 )
 def test_a_client_that_hangs_up_in_mid_stream_ends_its_calls(path: str, body: dict[str, Any]) -> None:
     async def scenario() -> None:
