@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from goose_ray.cli.bench_channel import channel
 from goose_ray.cli.bench_cost import cost
 from goose_ray.cli.bench_draft import draft
 from goose_ray.cli.bench_engine import engine
@@ -24,6 +25,7 @@ def bench() -> None:
     """Measure acceptance, exactness and speed."""
 
 
+bench.add_command(channel)
 bench.add_command(cost)
 bench.add_command(draft)
 bench.add_command(engine)
