@@ -5,6 +5,7 @@ it gives must be what plain decoding gives: policy `autoregressive`, one request
 must be equal; log-probabilities may differ by rounding.
 """
 
+import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,26 @@ from goose_ray.engine.logprobs import TokenLogprobs
 from goose_ray.engine.request import GenerationRequest
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.engine.step import ModelRunner, ModelSpec, StepBatch, StepOutput
+from goose_ray.engine.structured import StructuredOutput
 
 __all__ = ["LOGPROB_TOLERANCE", "Answer", "Cell", "EquivalenceRun", "FewerSlots", "Setting", "answers", "samplings"]
 
 LOGPROB_TOLERANCE = 1e-3
 # Any: what counts is that every policy draws from the same one.
 _SEED = 20240229
+# Long enough to be cut by most limits, with parts that the grammar forces and parts that the model chooses.
+_SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {
+            "answer": {"type": "string", "maxLength": 60},
+            "confidence": {"type": "number"},
+            "steps": {"type": "array", "items": {"type": "string", "maxLength": 40}, "maxItems": 4},
+        },
+        "required": ["answer", "confidence", "steps"],
+        "additionalProperties": False,
+    }
+)
 # A sequence is admitted if there is room for a tree of each; with small ones sequences grow into one another's room.
 _SCARCE_BUDGET = 8
 
@@ -35,6 +50,7 @@ def samplings(max_tokens: int) -> dict[str, SamplingParams]:
         "greedy": plain,
         "sampled": replace(plain, temperature=0.7, top_p=0.9, seed=_SEED),
         "penalties": replace(plain, repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.5),
+        "json_schema": replace(plain, structured=StructuredOutput("json_schema", _SCHEMA)),
         "logprobs": replace(plain, logprobs=5),
     }
 

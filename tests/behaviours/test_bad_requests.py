@@ -25,6 +25,7 @@ from goose_ray.engine.delivery import OutputStream
 from goose_ray.engine.engine import Engine
 from goose_ray.engine.request import GenerationRequest, RequestOutput
 from goose_ray.engine.sequence import SequenceState
+from goose_ray.errors import InvalidRequestError
 
 NUM_REQUESTS = int(os.environ.get("GOOSE_CHURN", "400"))
 _AT_ONCE = 8
@@ -173,6 +174,16 @@ def test_b18_bad_requests_leave_every_gauge_where_it_was() -> None:
     assert statuses[400] > NUM_REQUESTS / 4
     assert statuses[0] > NUM_REQUESTS / 10
     assert stats.num_draft_errors == 0
+
+
+def test_b18_ten_thousand_refusals_count_for_nothing() -> None:
+    engine = an_engine()
+    before = engine.stats()
+    for number in range(10_000):
+        with pytest.raises(InvalidRequestError):
+            engine.add_request(make_request(str(number), prompt=() if number % 2 else [1] * 300))
+    assert engine.stats() == before
+    engine.check_integrity()
 
 
 @pytest.mark.parametrize("at", range(6))

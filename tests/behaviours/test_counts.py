@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from engine_app import EngineApp
-from engine_helpers import make_request, run
-from fakes import EOS
-from scripted_engine import forced
+from engine_helpers import ScriptedSpeculator, make_request, run
+from fakes import EOS, scripted_model
+from scripted_engine import forced, modelled
 
 from goose_ray.engine.request import SourceStats
 
@@ -56,7 +56,9 @@ def test_b07_a_trimmed_stop_string_is_not_counted_but_eos_is(path: str) -> None:
 
 def test_b08_metrics_count_committed_tokens_only() -> None:
     # vllm 56101: [d1, d2, EOS, d4, d5, bonus]
-    engine = forced([10, 11, EOS, 13, 14, 15], length=5)
+    output = [10, 11, EOS, 13, 14, 15]
+    drafts = ScriptedSpeculator(scripted_model(output), length=5, vocab_size=256)
+    engine = modelled(scripted_model(output), drafts)
     last = run(engine, make_request(max_tokens=40))["r"].last
     assert last is not None
     assert (last.stats.drafted, last.stats.accepted, last.stats.committed, last.stats.steps) == (5, 3, 3, 1)
@@ -65,6 +67,10 @@ def test_b08_metrics_count_committed_tokens_only() -> None:
     assert (stats.num_draft_tokens, stats.num_accepted_tokens, stats.generation_tokens) == (5, 3, 3)
     assert stats.accepted_per_position == (1, 1, 1)
     assert engine.trace.last(1)[0].sequences[0].committed == 3
+    # What the drafts learn of: the bonus is the token that the model said in the end's place.
+    (outcome,) = drafts.outcomes
+    assert (outcome.accepted_nodes.tolist(), outcome.committed_ids.tolist()) == ([1, 2, 3], [10, 11, EOS])
+    assert outcome.bonus_id == 13
 
 
 @pytest.mark.parametrize(

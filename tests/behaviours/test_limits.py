@@ -15,7 +15,7 @@ from goose.policies.registry import POLICIES
 from goose.speculator import Speculator
 from goose_ray.config import EngineConfig
 from goose_ray.engine.engine import Engine
-from goose_ray.errors import ConfigError
+from goose_ray.errors import ConfigError, InvalidRequestError
 from goose_ray.runner.local import LocalRunner
 
 MODEL = looping_model(256)
@@ -89,6 +89,15 @@ def test_b12_a_chat_too_long(extra: int) -> None:
         response = app.run(lambda http: http.post("/v1/chat/completions", json=body))
         assert (response.status_code, response.json()["error"]["param"]) == (400, "messages")
         assert app.whole("/v1/chat/completions", messages=[{"role": "user", "content": "Hi"}], max_tokens=2)
+
+
+def test_b12_what_the_pool_cannot_hold_is_refused_and_what_it_just_holds_is_served() -> None:
+    engine = modelled(MODEL, Speculator(policy="goose", harvest_k=2), num_slots=64)
+    assert engine.max_model_len == 64
+    with pytest.raises(InvalidRequestError, match="KV cache holds 64 tokens, but 65 were requested"):
+        engine.add_request(make_request(prompt=[1] * 60, max_tokens=5))
+    request = make_request(prompt=[1] * 60, max_tokens=4)
+    assert run(engine, request)["r"].visible == plain_reply(MODEL, request, FakeTokenizer(specials=SPECIALS))
 
 
 @pytest.mark.parametrize("num_slots", [0, 1, 7])

@@ -1,0 +1,31 @@
+"""The equivalence matrix of `goose bench equivalence` in small: the embedded model, every way to sample, two policies.
+
+`make equivalence PROMPTS=…` runs the whole.
+"""
+
+import pytest
+
+from goose_ray.assembly import ReplicaParts, load_parts
+from goose_ray.bench.decoders import Case
+from goose_ray.bench.equivalence import EquivalenceRun, Setting, samplings
+from goose_ray.bench.equivalence_report import equivalence_json, is_whole
+from goose_ray.bench.prompts import Conversation, encode
+from goose_ray.config import EngineConfig, GooseConfig
+
+_MAX_TOKENS = 12
+_CHAT = Conversation(({"role": "user", "content": "Say in JSON how sure you are that ducks are birds."},))
+_TEXT = "Once upon a time, in a small village by the sea, there lived"
+_SETTINGS = (Setting("anisotropic", 10, is_scarce=True), Setting("goose", 8))
+
+
+@pytest.fixture(scope="module")
+def parts() -> ReplicaParts:
+    return load_parts(GooseConfig(engine=EngineConfig(budget=16, kv_cache_tokens=1024)))
+
+
+def test_every_way_to_sample_alone_together_and_preempted(parts: ReplicaParts) -> None:
+    cases = [Case(str(i), one, encode(one, parts.tokenizer, 512)) for i, one in enumerate((_CHAT, _TEXT))]
+    kinds = samplings(_MAX_TOKENS)
+    cells = EquivalenceRun(parts, cases, kinds, budget=16).cells(_SETTINGS)
+    assert is_whole(cells), equivalence_json(cells)
+    assert len(cells) == len(kinds) * len(_SETTINGS)

@@ -1,0 +1,82 @@
+"""A running `serve run` of one of `deployments/`, changed for the tests that need it."""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serve.helpers import Server
+
+__all__ = ["serving"]
+
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_START_TIMEOUT_S = 180.0
+_STOP_TIMEOUT_S = 60.0
+
+
+@contextlib.contextmanager
+def serving(
+    ray_address: str,
+    folder: Path,
+    *,
+    deployment: str = "goose.yaml",
+    application: Mapping[str, Any] | None = None,
+    engine: Mapping[str, Any] | None = None,
+    server: Mapping[str, Any] | None = None,
+) -> Iterator[Server]:
+    """From when it is healthy. `application`, `engine` and `server` are what is set in these parts of the YAML; the
+    port is a free one.
+    """
+    port = _free_port()
+    config = folder / "goose.yaml"
+    config.write_text(yaml.safe_dump(_changed(deployment, port, application or {}, engine or {}, server or {})))
+    log = folder / "serve.log"
+    command = [str(Path(sys.executable).with_name("serve")), "run", "--address", ray_address, str(config)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
+    running = Server(port, log)
+    try:
+        _wait_until_up(running, process)
+        yield running
+    finally:
+        running.http.close()
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_TIMEOUT_S)
+        process.kill()
+
+
+def _changed(
+    name: str, port: int, application: Mapping[str, Any], engine: Mapping[str, Any], server: Mapping[str, Any]
+) -> dict[str, Any]:
+    deployment: dict[str, Any] = yaml.safe_load((_REPOSITORY / "deployments" / name).read_text())
+    deployment["http_options"]["port"] = port
+    (one,) = deployment["applications"]
+    one.update(application)
+    # the session's cluster claims more CPUs than the machine has
+    one["args"]["engine"].update({"num_threads": 1, **engine})
+    (goose_server,) = [entry for entry in one["deployments"] if entry["name"] == "GooseServer"]
+    goose_server.update(server)
+    return deployment
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait_until_up(server: Server, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not server.is_healthy():
+        if process.poll() is not None or time.monotonic() > deadline:
+            pytest.fail(f"serve run did not come up:\n{server.log.read_text()[-6000:]}")
+        time.sleep(0.2)
