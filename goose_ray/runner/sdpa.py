@@ -5,6 +5,7 @@ set of slots. Where those lie close together the pool is read in place, the slot
 gathered. All that does not depend on the layer is made once a step.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.nn import functional
 from goose.tree import IntArray
 from goose_ray.engine.step import SequenceStep, StepBatch
 from goose_ray.runner.attention import StepAttention
+from goose_ray.runner.key_layout import KeyLayout
 from goose_ray.runner.kv_pool import KVPool
 from goose_ray.runner.visibility import additive_mask, row_visibility
 
@@ -24,6 +26,8 @@ _MAX_SPAN_RATIO = 1.25
 # Up to so many rows the query heads of one key head stand below each other, so that its keys are read once. Beyond,
 # the product hides the reading, and the mask repeated for each of them would be large.
 _MAX_PACKED_ROWS = 16
+# Up to so many rows the sequences are planned together: what a row sees of all others is then worked out at once.
+_MOST_ROWS_TOGETHER = 256
 
 
 class Scratch:
@@ -84,6 +88,8 @@ class SdpaStep:
         self._dtype = pool.keys[0].dtype
         self._device = pool.keys[0].device
         self._slots: torch.Tensor | slice = _run_of(batch.slots) or self._to_device(batch.slots)
+        # A foreign slot may hold the infinity of an overflow, which no mask hides: not with the range of float16.
+        self._max_span_ratio = 0.0 if self._dtype == torch.float16 else _MAX_SPAN_RATIO
         self._plans: dict[int | None, tuple[_SequencePlan, ...]] = {}
 
     def attend(
@@ -121,9 +127,30 @@ class SdpaStep:
 
     def plans(self, window: int | None) -> tuple[_SequencePlan, ...]:
         """One a sequence, for the layers of that window; made when first asked for."""
+        if window is not None and int(self._batch.positions.max()) < window:
+            window = None
         if window not in self._plans:
-            self._plans[window] = tuple(self._plan(sequence, window) for sequence in self._batch.sequences)
+            if window is None and self._batch.num_rows <= _MOST_ROWS_TOGETHER:
+                self._plans[window] = tuple(self._plans_together())
+            else:
+                self._plans[window] = tuple(self._plan(sequence, window) for sequence in self._batch.sequences)
         return self._plans[window]
+
+    def _plans_together(self) -> Iterator[_SequencePlan]:
+        """As `_plan` without a window, for all sequences in one go."""
+        layout = KeyLayout.of(self._batch, max_span_ratio=self._max_span_ratio)
+        slots, masks = self._to_device(layout.slots), self._to_device(layout.masks).to(self._dtype)
+        for i, sequence in enumerate(self._batch.sequences):
+            rows = slice(sequence.row_start, sequence.row_end)
+            num_rows, num_keys = sequence.row_end - sequence.row_start, layout.starts[i + 1] - layout.starts[i]
+            if num_keys == sequence.num_chain:
+                yield _SequencePlan(rows, None, None, causal=num_rows > 1)
+                continue
+            keys = layout.runs[i] or slots[layout.starts[i] : layout.starts[i + 1]]
+            mask = None
+            if num_rows > 1 or layout.num_columns[i] > num_keys:
+                mask = masks[layout.mask_starts[i] : layout.mask_starts[i + 1]].view(1, 1, num_rows, -1)
+            yield _SequencePlan(rows, keys, mask, causal=False)
 
     def _plan(self, sequence: SequenceStep, window: int | None) -> _SequencePlan:
         rows = slice(sequence.row_start, sequence.row_end)
@@ -142,8 +169,7 @@ class SdpaStep:
         low = min(int(own.min()), int(context.min(initial=self._pool.num_slots)))
         high = max(int(own.max()), int(context.max(initial=0))) + 1
         keys: torch.Tensor | slice
-        # A foreign slot may hold the infinity of an overflow, which no mask hides: not with the range of float16.
-        if high - low <= num_keys * _MAX_SPAN_RATIO and self._dtype != torch.float16:
+        if high - low <= num_keys * self._max_span_ratio:
             keys = slice(low, high)
             context_columns, own_columns, num_columns = context - low, own - low, high - low
         else:
