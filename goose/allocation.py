@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from goose.tree import BoolArray, FloatArray, IntArray, TokenTree
 
-__all__ = ["Allocation", "CutTrees", "allocate", "cut_trees", "least_worth"]
+__all__ = ["Allocation", "CutTrees", "allocate", "cut_trees", "kept_trees", "least_worth"]
 
 # Part of the least probability that was worth a row which is still built: what a plateau may make worth it.
 _BEYOND = 0.5
@@ -88,26 +88,36 @@ def cut_trees(
     required = np.repeat(~is_free, sizes)
     required[starts[:-1]] = True
     allocation = allocate(_path_probs(probs, parents, starts[:-1], max_depth), required, step_seconds, max_nodes)
-    nodes = np.flatnonzero(allocation.kept)
+    return CutTrees(kept_trees(trees, allocation.kept), allocation.tokens, allocation.seconds)
+
+
+def kept_trees(trees: Sequence[TokenTree], kept: BoolArray) -> list[TokenTree]:
+    """Trees of the nodes `kept` [num_nodes], which are connected and every anchor among them; those that lost none as
+    they were.
+    """
+    nodes = np.flatnonzero(kept)
+    if len(nodes) == len(kept):
+        return list(trees)
+    sizes = np.array([tree.num_nodes for tree in trees], dtype=np.int64)
+    starts = np.concatenate(([0], np.cumsum(sizes)))
     ends = np.searchsorted(nodes, starts)
-    if len(nodes) == len(probs):
-        return CutTrees(list(trees), allocation.tokens, allocation.seconds)
-    # Where a kept node stands among the kept ones of its tree.
-    places = np.cumsum(allocation.kept) - 1 - np.repeat(ends[:-1], sizes)
-    new_parents = places[parents[nodes]]
-    new_parents[ends[:-1]] = -1
-    token_ids, depths, sources, node_probs = (
-        np.concatenate([getattr(tree, name) for tree in trees])[nodes]
-        for name in ("token_ids", "depths", "sources", "probs")
+    token_ids, parents, depths, sources, probs = (
+        np.concatenate([getattr(tree, name) for tree in trees])
+        for name in ("token_ids", "parents", "depths", "sources", "probs")
     )
+    # Where a kept node stands among the kept ones of its tree.
+    places = np.cumsum(kept) - 1 - np.repeat(ends[:-1], sizes)
+    above = places[np.maximum(parents + np.repeat(starts[:-1], sizes), 0)[nodes]]
+    above[ends[:-1]] = -1
+    token_ids, depths, sources, probs = token_ids[nodes], depths[nodes], sources[nodes], probs[nodes]
     cut = []
     for tree, low, high in zip(trees, ends[:-1].tolist(), ends[1:].tolist(), strict=True):
         part = slice(low, high)
         if high - low == tree.num_nodes:
             cut.append(tree)
         else:
-            cut.append(TokenTree(token_ids[part], new_parents[part], depths[part], sources[part], node_probs[part]))
-    return CutTrees(cut, allocation.tokens, allocation.seconds)
+            cut.append(TokenTree(token_ids[part], above[part], depths[part], sources[part], probs[part]))
+    return cut
 
 
 def least_worth(step_seconds: FloatArray, num_rows: int, tokens_per_second: float) -> float:

@@ -4,25 +4,26 @@ What is shared: rows and pooled outputs among requests of one `cache_salt` (None
 model among all; weights hold no text. A request's prompt is seen by itself alone.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from goose.allocation import kept_trees
+from goose.anisotropic.adaptation import group_offsets, starting_values
 from goose.anisotropic.archive import UNSALTED, TextArchive
 from goose.anisotropic.budget import TreeLimits
 from goose.anisotropic.builders import TreeBuilders
+from goose.anisotropic.export import exported
 from goose.anisotropic.harvest import add_rows
-from goose.anisotropic.known_texts import KnownText
+from goose.anisotropic.known_texts import KnownText, KnownTexts
 from goose.anisotropic.steps import commit_tokens, learn_paths, move_text
 from goose.anisotropic.successors import new_successors
 from goose.anisotropic.weights import Weights
 from goose.anisotropic.workspace import (
-    OWN_TREND,
     TAU,
     TEMPERATURE,
-    TOP_TREND,
     Memory,
     Requests,
     Workspace,
@@ -31,6 +32,7 @@ from goose.anisotropic.workspace import (
 from goose.observation import Harvest, HarvestOrigin, TreeOutcome
 from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.tree import IntArray, TokenTree
+from goose.tuning import TreeTuning
 
 __all__ = ["Drafter"]
 
@@ -38,7 +40,6 @@ __all__ = ["Drafter"]
 _MIN_RESERVE = 512
 # Prompt kept in front of a past output: as much as a match may be compared backwards.
 _KEPT_PROMPT = 96
-_START_TREND = 0.6
 
 
 @dataclass(slots=True)
@@ -67,6 +68,8 @@ class Drafter:
         self._requests = RequestStates[_Request]("the drafter")
         self._slot_of: dict[str, int] = {}
         self._num_owners = 0
+        # [NUM_ADAPTED]: of requests to come
+        self._start = starting_values(TreeTuning())
 
     @property
     def num_bytes(self) -> dict[str, int]:
@@ -95,6 +98,17 @@ class Drafter:
         taus: NDArray[np.float64] = self._slots.adapted[[self._requests[name].slot for name in request_ids], TAU]
         return taus
 
+    def tune(self, tuning: TreeTuning) -> None:
+        """What requests start with from now on; those that run go on adapting what they have."""
+        self._start = starting_values(tuning)
+
+    def adaptation(self, request_ids: Sequence[str]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """What the next trees' probabilities are made with: [num_requests, num_groups] log-odds offsets by
+        `goose.tuning_counts.GROUPS`, [num_requests] temperatures.
+        """
+        adapted = self._slots.adapted[[self._requests[name].slot for name in request_ids]]
+        return group_offsets(adapted), adapted[:, TEMPERATURE]
+
     def start_request(self, request: DraftRequest) -> None:
         self._requests.require_new(request.request_id)
         num_prompt = len(request.prompt_ids)
@@ -105,9 +119,7 @@ class Drafter:
         slot, slots = self._free_slots.pop(), self._slots
         slots.starts[slot], slots.ends[slot], slots.output_starts[slot] = start, start - 1, start + num_prompt
         slots.owners[slot], slots.scopes[slot] = self._new_owner(), scope
-        slots.adapted[slot], slots.recent[slot] = 0.0, 0
-        slots.adapted[slot, TEMPERATURE] = 1.0
-        slots.adapted[slot, OWN_TREND] = slots.adapted[slot, TOP_TREND] = _START_TREND
+        slots.adapted[slot], slots.recent[slot] = self._start, 0
         stop_ids = np.array(sorted(request.stop_token_ids), dtype=np.int64)
         self._requests.start(request.request_id, _Request(slot, size, request.cache_salt, stop_ids))
         self._slot_of[request.request_id] = slot
@@ -138,7 +150,7 @@ class Drafter:
             slots = [state.slot for state in states]
             if self._learning_rate > 0:
                 chosen = [
-                    np.append(outcome.committed_ids[: len(outcome.accepted_nodes)], outcome.bonus_id)
+                    [*outcome.committed_ids[: len(outcome.accepted_nodes)].tolist(), outcome.bonus_id]
                     for outcome in outcomes
                 ]
                 self._learn(slots, chosen)
@@ -187,13 +199,17 @@ class Drafter:
             )
             self.stop_request(name)
 
-    def _learn(self, slots: list[int], chosen: list[IntArray]) -> None:
+    def known(self, max_tokens: int) -> KnownTexts:
+        """The newest texts of finished requests without a salt, for `remember` elsewhere; none of any other salt."""
+        return exported(self._archive.texts, self._archive.past(None), max_tokens)
+
+    def _learn(self, slots: list[int], chosen: list[list[int]]) -> None:
         learn_paths(
             self._memory,
             self._slots,
             self._work,
             np.array(slots, dtype=np.int64),
-            np.concatenate(chosen, dtype=np.int64),
+            np.array([token for tokens in chosen for token in tokens], dtype=np.int64),
             _bounds(chosen),
             self._learning_rate,
         )
@@ -258,7 +274,7 @@ class Drafter:
         self._slots, self._free_slots = more, list(range(count, 2 * count))
 
 
-def _bounds(parts: Sequence[IntArray]) -> IntArray:
+def _bounds(parts: Sequence[Sized]) -> IntArray:
     """[len(parts) + 1]: where each part begins in all of them together."""
     return np.cumsum([0] + [len(part) for part in parts])
 
@@ -273,5 +289,4 @@ def _cut(trees: list[TokenTree], path_probs: NDArray[np.float64], max_nodes: int
     order[starts] = -np.inf
     kept = np.zeros(len(path_probs), np.bool_)
     kept[np.argsort(order, kind="stable")[:max_nodes]] = True
-    parts = np.split(kept, starts[1:])
-    return [tree.only(np.flatnonzero(part)) for tree, part in zip(trees, parts, strict=True)]
+    return kept_trees(trees, kept)
