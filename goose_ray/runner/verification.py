@@ -14,7 +14,7 @@ from goose.tree import BoolArray, IntArray
 from goose.verify import VerifiedPath, walk_batch
 from goose_ray.engine.logprobs import PathLogprobs
 from goose_ray.engine.step import HarvestRows, SequenceStep, StepBatch
-from goose_ray.runner.harvest import likeliest, top_successors
+from goose_ray.runner.harvest import LogitRows
 from goose_ray.runner.noise import noise_keys
 from goose_ray.runner.processing import RuledRow, apply_masks, apply_rules
 from goose_ray.runner.prompt_scoring import PromptScoring
@@ -91,15 +91,16 @@ def score_rows(batch: StepBatch, hidden: torch.Tensor, head: Callable[[torch.Ten
     for start in range(0, len(rows), ROWS_PER_CHUNK):
         chunk = rows[start : start + ROWS_PER_CHUNK]
         logits = head(hidden if len(chunk) == len(hidden) else hidden[_on(hidden.device, chunk)])
+        of_chunk = LogitRows(logits)
         if uses.decided[chunk].any():
-            decided_ids[chunk] = likeliest(logits).cpu().numpy()
+            decided_ids[chunk] = of_chunk.likeliest().cpu().numpy()
         if kept[chunk].all():
             kept_parts.append(logits)
         elif kept[chunk].any():
             kept_parts.append(logits[_on(logits.device, np.flatnonzero(kept[chunk]))])
         prompts.score(chunk, logits)
         if batch.harvest_k:
-            ids, probs = top_successors(logits, batch.harvest_k)
+            ids, probs = of_chunk.successors(batch.harvest_k)
             top_ids.append(ids)
             top_probs.append(probs)
     return RowScores(

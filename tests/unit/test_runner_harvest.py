@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from goose_ray.runner.harvest import likeliest, top_successors
+from goose_ray.runner.harvest import LogitRows, top_successors
 
 
 @pytest.mark.parametrize("vocab_size", [12, 128, 1000, 1280, 1281, 4096 + 127])
@@ -38,8 +38,8 @@ def test_of_equal_logits_the_lowest_id_is_the_likeliest(vocab_size: int) -> None
     rare = torch.where(torch.rand(200, vocab_size, generator=torch.Generator().manual_seed(7)) < 1e-3, 5.0, levels)
     for logits in (levels, rare, -rare):
         first = (logits == logits.max(-1, keepdim=True).values).int().argmax(-1)
-        assert torch.equal(likeliest(logits), first)
+        assert torch.equal(LogitRows(logits).likeliest(), first)
 
 
 def test_no_rows_have_no_likeliest_token() -> None:
-    assert likeliest(torch.empty(0, 1000)).tolist() == []
+    assert LogitRows(torch.empty(0, 1000)).likeliest().tolist() == []
