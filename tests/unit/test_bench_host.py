@@ -12,12 +12,19 @@ from fakes import FakeTokenizer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from goose_ray.bench import host, scripted_runner
 from goose_ray.bench.host import HostRun
 from goose_ray.bench.stage_clocks import stage_clocks
 from goose_ray.cli.main import main
 
 VOCAB_SIZE = 1500
 TOKENIZER = FakeTokenizer([f" {number}" for number in range(VOCAB_SIZE - 256)])
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_WARM_STEPS", 8)
+    monkeypatch.setattr(scripted_runner, "_NUM_WEIGHTS", 1000)
 
 
 @pytest.mark.parametrize(("budget", "temperature"), [(60, 0.0), ("auto", 0.0), (60, 0.8)])
@@ -53,10 +60,12 @@ def test_a_stage_inside_another_counts_for_itself() -> None:
 
 def test_json_has_the_breakdown_of_each_budget(tmp_path: Path) -> None:
     words = {f"word{number}": number for number in range(VOCAB_SIZE)}
+    for name, content in (("config.json", "{}"), ("model.safetensors", "")):
+        (tmp_path / name).write_text(content)
     Tokenizer(WordLevel(words, unk_token="word0")).save(str(tmp_path / "tokenizer.json"))
     arguments = ["bench", "host", "--json", "--sequences", "2", "--nodes", "8", "--context", "16", "--steps", "3"]
     done = CliRunner().invoke(main, [*arguments, "--model", str(tmp_path)])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 0, f"{done.output} {done.exception}"
     printed = json.loads(done.output)
     assert set(printed["budgets"]) == {"60", "auto"}
     assert printed["ms"] == max(budget["ms"] for budget in printed["budgets"].values())
