@@ -1,7 +1,7 @@
-"""What it costs to have ranks take a step: our channel beside Ray's own ways, without a model.
+"""What it costs to have ranks take a step: our channel beside plain actor calls, without a model.
 
-All ways hand the same step to every rank and wait for rank 0's answer; they take turns, so that whatever else the
-machine does meets all alike. Needs a Ray cluster of this process.
+Both hand the same step to every rank and wait for an answer; they take turns, so that whatever else the machine does
+meets both alike. Needs a Ray cluster of this process.
 """
 
 import secrets
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import ray
-from ray.dag import InputNode, MultiOutputNode
 
 from goose_ray.engine.probes import Probe, tree_batch
 from goose_ray.engine.step import HarvestRows, StepBatch, StepOutput, VerifiedPath
@@ -26,11 +25,10 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelCost:
-    """Medians over the steps, in milliseconds: until rank 0 has answered (ours), or every rank has (Ray's)."""
+    """Medians over the steps, in milliseconds: until rank 0 has answered, or every rank has (actor calls)."""
 
     channel_ms: float
     actor_calls_ms: float
-    compiled_graph_ms: float
 
     @property
     def ratio(self) -> float:
@@ -65,15 +63,12 @@ def measure_channel(
     batch = _batch(sequences, nodes, context)
     output = _output(batch)
     actor = ray.remote(num_cpus=0)(_Rank)
-    called, followers, compiled = ([actor.remote(rank, output) for rank in range(num_ranks)] for _ in range(3))
-    ray.get([one.step.remote(batch) for one in (*called, *followers, *compiled)])
+    called, followers = ([actor.remote(rank, output) for rank in range(num_ranks)] for _ in range(2))
+    ray.get([one.step.remote(batch) for one in (*called, *followers)])
     driver = _connect(followers)
-    with InputNode() as step:
-        graph = MultiOutputNode([one.step.bind(step) for one in compiled]).experimental_compile()
     ways: dict[str, Callable[[], Any]] = {
         "channel": lambda: driver.step(batch),
         "actor_calls": lambda: ray.get([one.step.remote(batch) for one in called]),
-        "compiled_graph": lambda: ray.get(graph.execute(batch)),
     }
     taken_s: dict[str, list[float]] = {name: [] for name in ways}
     try:
@@ -86,7 +81,6 @@ def measure_channel(
             on_round()
     finally:
         driver.close()
-        graph.teardown(kill_actors=True)
         for one in (*called, *followers):
             ray.kill(one)
     return ChannelCost(**{f"{name}_ms": median(values) * 1e3 for name, values in taken_s.items()})

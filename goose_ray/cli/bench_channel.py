@@ -17,8 +17,8 @@ __all__ = ["channel"]
 @click.option("--steps", default=25, show_default=True, type=click.IntRange(min=1), help="Steps of a turn.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def channel(ranks: int, sequences: int, nodes: int, context: int, rounds: int, steps: int, as_json: bool) -> None:
-    """Milliseconds of a step to all ranks and back, without a model: goose's channel, plain actor calls to all ranks,
-    and a Ray compiled graph. They take turns; medians. `ratio` is the channel's part of the actor calls'.
+    """Milliseconds of a step to all ranks and back, without a model: goose's channel, and plain actor calls to all
+    ranks. They take turns; medians. `ratio` is the channel's part of the actor calls'.
 
     Starts a Ray cluster of its own on this machine.
 
@@ -52,15 +52,10 @@ def channel(ranks: int, sequences: int, nodes: int, context: int, rounds: int, s
             "context": context,
             "channel_ms": round(cost.channel_ms, 3),
             "actor_calls_ms": round(cost.actor_calls_ms, 3),
-            "compiled_graph_ms": round(cost.compiled_graph_ms, 3),
             "ratio": round(cost.ratio, 3),
         }
         click.echo(json.dumps(found, indent=2))
         return
-    for name, ms in (
-        ("channel", cost.channel_ms),
-        ("actor calls", cost.actor_calls_ms),
-        ("compiled graph", cost.compiled_graph_ms),
-    ):
+    for name, ms in (("channel", cost.channel_ms), ("actor calls", cost.actor_calls_ms)):
         click.echo(f"{name:15} {ms:8.3f} ms")
     click.echo(f"{'ratio':15} {cost.ratio:8.3f}")

@@ -37,6 +37,7 @@ __all__ = ["GangPlace", "RankPlace", "TensorParallelRank"]
 
 _logger = logging.getLogger(__name__)
 
+_SHARED_MEMORY_OP = "deepspeed_shm_comm"
 # Linux: "get interface address"
 _SIOCGIFADDR = 0x8915
 
@@ -100,8 +101,8 @@ class TensorParallelRank:
         _tell_environment(place)
         timeout = timedelta(seconds=place.timeout_s)
         on_cpu = self._device.type == "cpu"
-        # DeepSpeed takes its shared-memory collective where the ranks are on one host, and builds it wherever it can.
-        if on_cpu:
+        shares_memory = on_cpu and place.num_local == place.num_ranks
+        if shares_memory:
             build_shared_memory_op(_load_shared_memory_op)
         try:
             if self._store is None:
@@ -121,9 +122,12 @@ class TensorParallelRank:
             ) from error
         import deepspeed
 
+        if not shares_memory:
+            # DeepSpeed would take it all the same, and read what nobody has mapped.
+            deepspeed.ops.__compatible_ops__[_SHARED_MEMORY_OP] = False
         deepspeed.init_distributed(dist_backend="gloo" if on_cpu else "nccl", verbose=False)
         torch.distributed.barrier()
-        if on_cpu:
+        if shares_memory:
             _unlink_shared_memory(place)
 
     def load(
@@ -220,7 +224,7 @@ def _tell_environment(place: GangPlace) -> None:
         RANK=str(place.rank),
         WORLD_SIZE=str(place.num_ranks),
         LOCAL_RANK=str(place.local_rank),
-        # The shared-memory collective is taken if this is the number of ranks; it crashes if the variable is missing.
+        # The shared-memory collective is set up if this is the number of ranks, and crashes if it was not.
         LOCAL_SIZE=str(place.num_local),
         MASTER_ADDR=place.host,
         MASTER_PORT=str(place.port),
