@@ -5,18 +5,24 @@ Owns the draft sources, the policies and the acceptance counts. Knows nothing of
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from goose.calibration import AcceptanceTable
 from goose.errors import UnknownNameError
 from goose.observation import Harvest, TreeOutcome
-from goose.policies.base import TreePolicy
+from goose.policies.base import TreePolicy, TunablePolicy
 from goose.policies.registry import POLICIES, PolicyBuilder
 from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.sources.registry import SOURCE_NAMES, SourceSet
 from goose.sources.suffix import DEFAULT_POOL_TOKENS
 from goose.tree import FloatArray, IntArray, TokenTree, TreeBatch
+from goose.tuning import TreeTuning
+from goose.tuning_counts import TuningCounts
+
+if TYPE_CHECKING:
+    from goose.anisotropic.calibration_file import CalibrationFile
 
 __all__ = ["AUTOMATIC_NODES", "Speculator"]
 
@@ -61,6 +67,7 @@ class Speculator:
             raise ValueError(f"num_threads must be at least 1, not {num_threads}")
         self._sources = SourceSet(harvest_k=harvest_k, pool_tokens=pool_tokens, num_threads=num_threads)
         self._builders = builders
+        self._tuning = TreeTuning()
         # Built when first asked for, because one may compile and set memory aside; the default policy now.
         self._policies: dict[str, TreePolicy] = {}
         self._policy(policy)
@@ -210,9 +217,33 @@ class Speculator:
         """Acceptance since construction, a copy: cumulative, JSON-able, mergeable."""
         return self._table.copy()
 
+    def tune(self, tuning: TreeTuning) -> None:
+        """What policies that can be tuned start requests with from now on. Changes trees, never outputs."""
+        self._tuning = tuning
+        for policy in self._tunable():
+            policy.tune(tuning)
+
+    def tuning_counts(self) -> TuningCounts:
+        """What tuning goes by, cumulative since construction; not changed by later steps."""
+        total = TuningCounts.none()
+        for policy in self._tunable():
+            total += policy.tuning_counts
+        return total
+
+    def learned(self, max_tokens: int) -> "CalibrationFile | None":
+        """What another speculator of the same target could start from: `calibrated` takes it. Texts of requests with a
+        cache salt are not in it. None if no policy in use learns.
+        """
+        return next((policy.learned(max_tokens) for policy in self._tunable()), None)
+
+    def _tunable(self) -> list[TunablePolicy]:
+        return [policy for policy in self._policies.values() if isinstance(policy, TunablePolicy)]
+
     def _policy(self, name: str) -> TreePolicy:
         if name not in self._builders:
             raise UnknownNameError(f"no policy {name!r}; known: {', '.join(sorted(self._builders))}")
         if name not in self._policies:
-            self._policies[name] = self._builders[name](self._sources)
+            policy = self._policies[name] = self._builders[name](self._sources)
+            if isinstance(policy, TunablePolicy):
+                policy.tune(self._tuning)
         return self._policies[name]

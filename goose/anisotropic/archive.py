@@ -37,6 +37,11 @@ class TextArchive:
         """Whether any text belongs to a salt."""
         return len(self._scopes) > 1
 
+    def past(self, cache_salt: str | None) -> list[tuple[int, int]]:
+        """What finished requests of the salt left, newest first: (first position, tokens)."""
+        runs = self._segments.past()
+        return [(start, size - 1) for start, size in reversed(runs) if self._past_salts[start] == cache_salt]
+
     def open(self, size: int, cache_salt: str | None) -> tuple[int, int]:
         """A segment of `size` tokens for a live request: (first position, scope). Drops the oldest past texts for it.
 

@@ -53,6 +53,16 @@ class KnownTexts:
         rows = np.zeros((0, NUM_SUCCESSORS))
         return cls(nothing.astype(np.int32), nothing, nothing, rows.astype(np.int32), rows.astype(np.float16))
 
+    def joined(self, newer: "KnownTexts") -> "KnownTexts":
+        """These, then the newer ones."""
+        return KnownTexts(
+            np.concatenate([self.token_ids, newer.token_ids]),
+            np.concatenate([self.lengths, newer.lengths]),
+            np.concatenate([self.prompt_lengths, newer.prompt_lengths]),
+            np.concatenate([self.top_ids, newer.top_ids]),
+            np.concatenate([self.top_probs, newer.top_probs]),
+        )
+
     @property
     def max_token_id(self) -> int:
         """The largest token in texts and rows, -1 without texts: what the target's vocabulary must hold."""

@@ -47,6 +47,10 @@ class Segments:
         """Takes out the oldest past segment, still to be freed: (first position, size); None if none is left."""
         return self._past.popitem(last=False) if self._past else None
 
+    def past(self) -> list[tuple[int, int]]:
+        """First position and size of the past segments, oldest first."""
+        return list(self._past.items())
+
     def extend(self, capacity: int) -> None:
         """More positions at the end."""
         start, self._capacity = self._capacity, capacity

@@ -12,18 +12,26 @@ import numpy as np
 
 from goose.allocation import cut_trees
 from goose.anisotropic.budget import NodeBudget, TimeBudget
+from goose.anisotropic.calibration_file import CalibrationFile
 from goose.anisotropic.candidates import CONTEXT, POOL, TRANSITIONS
 from goose.anisotropic.compilation import compile_steps
 from goose.anisotropic.drafter import Drafter
 from goose.anisotropic.known_texts import KnownText
+from goose.anisotropic.sharing import since
 from goose.anisotropic.texts import NUM_SUCCESSORS
 from goose.anisotropic.weights import Weights
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.sources.registry import SourceSet
 from goose.tree import FloatArray, IntArray, TokenTree
+from goose.tuning import TreeTuning
+from goose.tuning_counts import GROUPS, TuningCounts
 
 __all__ = ["AnisotropicConstants", "AnisotropicPolicy"]
+
+
+# One step in so many is counted for tuning: counts of some hundred trees say as much as those of all.
+_COUNTED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +70,9 @@ class AnisotropicPolicy:
     ) -> None:
         compile_steps()
         self.harvest_k = min(sources.harvest_k, NUM_SUCCESSORS)
+        self._start = weights or Weights.prior()
         self._drafter = Drafter(
-            weights or Weights.prior(),
+            self._start,
             max_positions=constants.max_positions,
             learning_rate=constants.learning_rate,
             num_threads=sources.num_threads,
@@ -72,6 +81,8 @@ class AnisotropicPolicy:
         self._nodes, self._time = NodeBudget(), TimeBudget()
         self._requests = RequestStates[_Request](f"policy {self.name!r}")
         self._source_bits = _source_bits(sources)
+        self._group_bits = [sources.bit(name) for name in GROUPS]
+        self._tuning_counts, self._num_observed = TuningCounts.none(), 0
 
     @property
     def num_bytes(self) -> dict[str, int]:
@@ -82,6 +93,21 @@ class AnisotropicPolicy:
     def weights(self) -> Weights:
         """A copy of what the model has learned so far."""
         return self._drafter.weights
+
+    @property
+    def tuning_counts(self) -> TuningCounts:
+        """How right its probabilities were, of one step in four. Never changed in place."""
+        return self._tuning_counts
+
+    def tune(self, tuning: TreeTuning) -> None:
+        """Of requests that start from now on."""
+        self._drafter.tune(tuning)
+
+    def learned(self, max_tokens: int) -> CalibrationFile:
+        """Its weights, with the squared gradients that have come since its start (`goose.anisotropic.sharing`), and
+        its newest texts without a salt, `max_tokens` at most.
+        """
+        return CalibrationFile(since(self._drafter.weights, self._start), self._drafter.known(max_tokens))
 
     def start_request(self, request: DraftRequest) -> None:
         self._requests.require_new(request.request_id)
@@ -111,12 +137,27 @@ class AnisotropicPolicy:
         return trees
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
+        if outcomes:
+            self._num_observed += 1
+            if self._num_observed % _COUNTED == 0:
+                self._count(outcomes)
         # The drafter learns from what was committed, whatever was cut off before.
         self._drafter.observe(outcomes, harvest)
 
     def stop_request(self, request_id: str) -> None:
         self._requests.stop(request_id)
         self._drafter.stop_request(request_id)
+
+    def _count(self, outcomes: Sequence[TreeOutcome]) -> None:
+        """Before the drafter learns from the outcomes: afterwards its requests are adapted to them."""
+        offsets, temperatures = self._drafter.adaptation([outcome.request_id for outcome in outcomes])
+        self._tuning_counts += TuningCounts.of(
+            [outcome.tree for outcome in outcomes],
+            [outcome.accepted_nodes for outcome in outcomes],
+            bits=self._group_bits,
+            offsets=offsets,
+            temperatures=temperatures,
+        )
 
 
 def _source_bits(sources: SourceSet) -> IntArray:

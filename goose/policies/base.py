@@ -4,15 +4,20 @@ A policy is one file in this folder and one line in `goose.policies.registry`. K
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest, TreeQuery
 from goose.tree import FloatArray, IntArray, TokenTree
+from goose.tuning import TreeTuning
+from goose.tuning_counts import TuningCounts
 
-__all__ = ["TreePolicy", "fit", "shares"]
+if TYPE_CHECKING:
+    from goose.anisotropic.calibration_file import CalibrationFile
+
+__all__ = ["TreePolicy", "TunablePolicy", "fit", "shares"]
 
 
 class TreePolicy(Protocol):
@@ -49,6 +54,24 @@ class TreePolicy(Protocol):
         ...
 
     def stop_request(self, request_id: str) -> None: ...
+
+
+@runtime_checkable
+class TunablePolicy(Protocol):
+    """A policy whose trees can be tuned from outside, and what it has learned be taken along."""
+
+    @property
+    def tuning_counts(self) -> TuningCounts:
+        """Cumulative, and never changed in place."""
+        ...
+
+    def tune(self, tuning: TreeTuning) -> None:
+        """Of requests that start from now on."""
+        ...
+
+    def learned(self, max_tokens: int) -> "CalibrationFile":
+        """Weights with what was learned of them since the start, and texts of `max_tokens` tokens at most."""
+        ...
 
 
 def fit(trees: Sequence[TokenTree], max_nodes: int) -> list[TokenTree]:
