@@ -52,10 +52,12 @@ equivalence: $(STAMP)
 	@test -n "$(PROMPTS)" || { echo 'Name prompt files: make equivalence PROMPTS="gsm8k.jsonl mt_bench.jsonl"' >&2; exit 1; }
 	$(BIN)/goose bench equivalence --limit 5 --max-tokens 48 --json --prompts $(PROMPTS)
 
-# KV memory at length: 100,000 random operations, a prompt of 32768 tokens, 10,000 refused or cancelled requests.
+# Memory at length: 100,000 random operations, a prompt of 32768 tokens, 10,000 requests that are refused, cancelled or
+# answered, by the engine alone and over HTTP.
 slots: $(STAMP)
 	GOOSE_CACHE_STEPS=100000 GOOSE_LONG_PROMPT=32768 GOOSE_CHURN=10000 \
-		$(BIN)/pytest tests/property/test_engine_prefixes.py tests/property/test_engine_bounds.py
+		$(BIN)/pytest tests/property/test_engine_prefixes.py tests/property/test_engine_bounds.py \
+		tests/property/test_engine_resident.py tests/behaviours/test_bad_requests.py
 
 # Gangs of four ranks; two are in `make test`.
 ranks: $(STAMP)
