@@ -16,7 +16,7 @@ import torch
 
 from goose.tree import BoolArray, IntArray
 from goose_ray.engine.step import HarvestRows, SequenceStep, StepBatch
-from goose_ray.runner.harvest import top_successors
+from goose_ray.runner.harvest import LogitRows
 from goose_ray.runner.head import LanguageModelHead
 from goose_ray.runner.noise import gumbel, noise_keys
 from goose_ray.runner.prompt_scoring import PromptScoring
@@ -137,13 +137,14 @@ def _reduce(
     logits: torch.Tensor, draws: _Draws, head: LanguageModelHead, ranks: RankGroup, harvest_k: int
 ) -> _Merged | None:
     """One message a rank: [n, 2 + 1 + 2k] words, floats and ids side by side."""
-    best, best_ids = _best(logits, draws, head.first_token)
+    rows = LogitRows(logits)
+    best, best_ids = _best(logits, rows.likeliest(), draws, head.first_token)
     words = [best[:, None].view(torch.int32), best_ids[:, None].int()]
     k = 0
     if harvest_k:
         # A share may be narrower than what is harvested of all of them.
         k = min(harvest_k, head.vocab_size - (ranks.size - 1) * head.width)
-        top_ids, _ = top_successors(logits, k)
+        top_ids, _ = rows.successors(k)
         log_mass = logits.logsumexp(-1, keepdim=True)
         words += [log_mass.view(torch.int32), logits.gather(1, top_ids).view(torch.int32)]
         words.append((top_ids + head.first_token).int())
@@ -162,9 +163,13 @@ def _reduce(
     return _Merged(chosen, ids.gather(1, top.indices).long(), (top.values - total[:, None]).exp())
 
 
-def _best(logits: torch.Tensor, draws: _Draws, first_token: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """[n] float32 and [n] int64: the best score of each row in this share, and its token (the lowest of equals)."""
-    ids = logits.argmax(-1)
+def _best(
+    logits: torch.Tensor, ids: torch.Tensor, draws: _Draws, first_token: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """[n] float32 and [n] int64: the best score of each row in this share, and its token (the lowest of equals).
+
+    `ids` [n] are those of the largest logits, and are changed.
+    """
     scores = logits.gather(1, ids[:, None])[:, 0]
     rows = np.flatnonzero(draws.drawn)
     tokens = torch.arange(first_token, first_token + logits.shape[1], device=logits.device)[None]

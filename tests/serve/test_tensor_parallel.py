@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from goose_ray.assembly import load_parts
+from goose_ray.assembly import ReplicaParts, load_parts
 from goose_ray.bench.decoders import Case, EngineDecoder, HttpDecoder
 from goose_ray.bench.prompts import Conversation, encode
 from goose_ray.config import EngineConfig, GooseConfig
@@ -52,10 +52,14 @@ def is_ours(pid: int) -> bool:
     return pid == os.getpid()
 
 
+@pytest.fixture(scope="module")
+def parts() -> ReplicaParts:
+    return load_parts(GooseConfig(engine=EngineConfig(num_threads=1, budget=16, kv_cache_tokens=4096)))
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_tokens_are_those_of_one_process(server: Server, temperature: float) -> None:
+def test_the_tokens_are_those_of_one_process(server: Server, parts: ReplicaParts, temperature: float) -> None:
     sampling = SamplingParams(max_tokens=10, temperature=temperature, seed=11)
-    parts = load_parts(GooseConfig(engine=EngineConfig(num_threads=1, budget=16, kv_cache_tokens=4096)))
     cases = [Case(str(i), prompt, encode(prompt, parts.tokenizer, 512)) for i, prompt in enumerate(PROMPTS)]
     plain = EngineDecoder(parts, EngineConfig(num_threads=1, budget=16))
     expected = plain.answers(cases, sampling, policy="autoregressive", concurrency=1, on_answer=lambda: None)
