@@ -94,7 +94,8 @@ def _level(counts: TuningCounts, prior: NDArray[np.float64]) -> NDArray[np.float
     system[-1, -1] += sums[:, VZZ].sum()
     right[:-1] += sums[:, VR]
     right[-1] += sums[:, VZR].sum()
-    return np.linalg.solve(system, right)
+    solution: NDArray[np.float64] = np.linalg.solve(system, right).astype(np.float64)
+    return solution
 
 
 def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:

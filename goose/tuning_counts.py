@@ -98,5 +98,7 @@ class TuningCounts:
         terms = (np.ones(len(p)), hit, p, v, v * z, v * z * z, vr, z * vr)
         cells = groups * len(DEPTHS) + np.searchsorted(DEPTHS, depths[nodes], side="right") - 1
         num_cells = len(GROUPS) * len(DEPTHS)
-        sums = np.stack([np.bincount(cells, weights=term, minlength=num_cells) for term in terms], axis=-1)
+        sums = np.stack([np.bincount(cells, weights=term, minlength=num_cells) for term in terms], axis=-1).astype(
+            np.float64
+        )
         return cls(sums.reshape(_SHAPE), float(len(trees)))

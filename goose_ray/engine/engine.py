@@ -24,6 +24,7 @@ from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.grammar_drafting import GrammarDrafting
 from goose_ray.engine.grammar_vocabulary import MaskArray
 from goose_ray.engine.kv_memory import KVMemory
+from goose_ray.engine.learning import Learning
 from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.logprobs import PathLogprobs
 from goose_ray.engine.request import FinishReason, GenerationRequest, RequestOutput
@@ -75,6 +76,7 @@ class Engine:
             num_slots=spec.num_slots,
         )
         self._drafting = Drafting(speculator, spec.vocab_size)
+        self.learning = Learning(speculator)
         self._grammar_drafting = GrammarDrafting.of(config)
         self.grammars = GrammarCompiler(tokenizer, vocab_size=spec.vocab_size, eos_token_ids=spec.eos_token_ids)
         self._memory = KVMemory(spec.num_slots, prefix_cache=config.prefix_cache)

@@ -9,18 +9,26 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from goose.calibration import AcceptanceTable
+from goose.tuning import TreeTuning
+from goose.tuning_counts import TuningCounts
+from goose_ray.engine.between_steps import CallsBetweenSteps
 from goose_ray.engine.engine import Engine
 from goose_ray.engine.grammar import Grammar
 from goose_ray.engine.request import GenerationRequest, RequestOutput
 from goose_ray.engine.stats import EngineStats
 from goose_ray.engine.step import ModelSpec
+from goose_ray.engine.stream import Stream, send
 from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.engine.trace import StepRecord
 from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
+
+if TYPE_CHECKING:
+    from goose.anisotropic.calibration_file import CalibrationFile
 
 __all__ = ["EngineLoop"]
 
@@ -31,37 +39,6 @@ _ACCEPTANCE_PERIOD_S = 0.5
 # Grammars compiled at once. More than one, so that one that takes long delays few.
 _COMPILERS = 2
 _COMPILE_TIMEOUT_S = 20.0
-
-
-class _Stream:
-    """One caller's end of a request: where its outputs go."""
-
-    __slots__ = ("arrived_s", "ended", "event_loop", "grammar", "items", "request")
-
-    def __init__(self, request: GenerationRequest, arrived_s: float, grammar: Grammar | None) -> None:
-        self.request = request
-        self.grammar = grammar
-        self.arrived_s = arrived_s
-        self.event_loop = asyncio.get_running_loop()
-        self.items: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
-        self.ended = False
-
-
-def _send(event_loop: asyncio.AbstractEventLoop, items: Sequence[tuple[_Stream, RequestOutput | Exception]]) -> bool:
-    """Puts the items into streams of one event loop, from another thread. False if that loop is closed.
-
-    All at once, because each call wakes the loop's thread, which then wants the interpreter that the engine needs.
-    """
-
-    def put() -> None:
-        for stream, item in items:
-            stream.items.put_nowait(item)
-
-    try:
-        event_loop.call_soon_threadsafe(put)
-    except RuntimeError:
-        return False
-    return True
 
 
 class EngineLoop:
@@ -78,19 +55,21 @@ class EngineLoop:
         self._thread: threading.Thread | None = None
         # Guards the inbox and the two flags.
         self._wake = threading.Condition()
-        self._inbox: deque[tuple[str, _Stream]] = deque()
+        self._inbox: deque[tuple[str, Stream]] = deque()
         # request ids with the reasons
         self._aborts: deque[tuple[str, str]] = deque()
+        self._calls = CallsBetweenSteps()
         self._accepting = False
         self._stopping = False
         # The engine thread's own: a request id belongs to the stream that the engine accepted it from.
-        self._streams: dict[str, _Stream] = {}
+        self._streams: dict[str, Stream] = {}
         self._death: BaseException | None = None
         self._step_started_s: float | None = None
         self._compilers = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="goose-grammar")
         # Snapshots: replaced whole by the engine's thread, read by others.
         self._stats = engine.stats()
         self._acceptance = engine.acceptance()
+        self._tuning_counts = engine.learning.counts()
         self._acceptance_s = clock()
 
     @property
@@ -138,7 +117,7 @@ class EngineLoop:
         OverloadedError if the engine does not take the request; any item, EngineDeadError.
         """
         arrived_s = self._clock()
-        stream = _Stream(request, arrived_s, await self._compiled(request))
+        stream = Stream(request, arrived_s, await self._compiled(request))
         self._post("add", stream)
         try:
             while not stream.ended:
@@ -183,6 +162,34 @@ class EngineLoop:
         """A copy, at most half a second old; current when nothing runs."""
         return self._acceptance.copy()
 
+    @property
+    def tuning(self) -> TreeTuning:
+        """What requests start with at present."""
+        return self._engine.learning.tuning
+
+    def tune(self, tuning: TreeTuning) -> None:
+        """For requests that the engine takes from its next step on. Does not wait; nothing once the loop has ended."""
+        with self._wake:
+            if self._accepting:
+                self._calls.post(lambda: self._engine.learning.tune(tuning))
+                self._wake.notify()
+
+    def tuning_counts(self) -> TuningCounts:
+        """As old as `acceptance`."""
+        return self._tuning_counts
+
+    async def learned(self, max_tokens: int) -> "CalibrationFile | None":
+        """What another replica could start from. Taken between two steps, which wait for it some milliseconds.
+
+        Raises EngineDeadError.
+        """
+        with self._wake:
+            if not self._accepting:
+                raise EngineDeadError("the engine loop is not running") from self._death
+            found = self._calls.post(lambda: self._engine.learning.learned(max_tokens))
+            self._wake.notify()
+        return await asyncio.wrap_future(found)
+
     def step_trace(self, count: int | None = None) -> tuple[StepRecord, ...]:
         """The last `count` steps, oldest first; all that are kept by default."""
         return self._engine.trace.last(count)
@@ -198,7 +205,7 @@ class EngineLoop:
             raise EngineDeadError(f"a step has been running for more than {self._stall_timeout_s} s")
         self._engine.check_health()
 
-    def _post(self, verb: str, stream: _Stream) -> None:
+    def _post(self, verb: str, stream: Stream) -> None:
         with self._wake:
             if not self._accepting:
                 if verb == "cancel":
@@ -214,14 +221,18 @@ class EngineLoop:
             outputs = self._engine.abort_all()
             self._publish()
             self._dispatch(outputs)
+            self._calls.refuse()
         except BaseException as error:
             self._die(error)
 
     def _empty_inbox(self) -> bool:
         """Waits while there is nothing to do. False once the loop is to stop."""
         with self._wake:
-            self._wake.wait_for(lambda: self._inbox or self._aborts or self._stopping or self._engine.has_work)
+            self._wake.wait_for(
+                lambda: self._inbox or self._aborts or self._calls or self._stopping or self._engine.has_work
+            )
             changed = bool(self._inbox or self._aborts)
+        self._calls.answer()
         while command := self._next_command():
             verb, stream = command
             if verb == "add":
@@ -235,7 +246,7 @@ class EngineLoop:
             self._publish()
         return self._accepting
 
-    def _next_command(self) -> tuple[str, _Stream] | None:
+    def _next_command(self) -> tuple[str, Stream] | None:
         with self._wake:
             if self._inbox:
                 return self._inbox.popleft()
@@ -243,16 +254,16 @@ class EngineLoop:
             self._accepting = not self._stopping
             return None
 
-    def _add(self, stream: _Stream) -> None:
+    def _add(self, stream: Stream) -> None:
         try:
             self._engine.add_request(stream.request, arrived_s=stream.arrived_s, grammar=stream.grammar)
         except Exception as error:
             # The engine has kept nothing of it, so whatever is wrong is this request's own affair.
-            _send(stream.event_loop, [(stream, error)])
+            send(stream.event_loop, [(stream, error)])
         else:
             self._streams[stream.request.request_id] = stream
 
-    def _cancel(self, stream: _Stream) -> None:
+    def _cancel(self, stream: Stream) -> None:
         # The id may be another stream's by now, or this one was refused.
         request_id = stream.request.request_id
         if self._streams.get(request_id) is stream:
@@ -262,7 +273,7 @@ class EngineLoop:
     def _abort(self, request_id: str, reason: str) -> None:
         if stream := self._streams.get(request_id):
             self._cancel(stream)
-            _send(stream.event_loop, [(stream, GooseRayError(reason))])
+            send(stream.event_loop, [(stream, GooseRayError(reason))])
 
     def _step(self) -> None:
         self._step_started_s = self._clock()
@@ -273,14 +284,14 @@ class EngineLoop:
         self._dispatch(outputs)
 
     def _dispatch(self, outputs: Iterable[RequestOutput]) -> None:
-        by_event_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Stream, RequestOutput]]] = {}
+        by_event_loop: dict[asyncio.AbstractEventLoop, list[tuple[Stream, RequestOutput]]] = {}
         for output in outputs:
             stream = self._streams[output.request_id]
             if output.finish_reason:
                 del self._streams[output.request_id]
             by_event_loop.setdefault(stream.event_loop, []).append((stream, output))
         for event_loop, items in by_event_loop.items():
-            if not _send(event_loop, items):
+            if not send(event_loop, items):
                 for stream, _ in items:
                     self._cancel(stream)
 
@@ -288,6 +299,7 @@ class EngineLoop:
         self._stats = self._engine.stats()
         if not self._engine.has_work or self._clock() - self._acceptance_s > _ACCEPTANCE_PERIOD_S:
             self._acceptance = self._engine.acceptance()
+            self._tuning_counts = self._engine.learning.counts()
             self._acceptance_s = self._clock()
 
     def _die(self, error: BaseException) -> None:
@@ -297,7 +309,8 @@ class EngineLoop:
             self._accepting = False
             orphans = [*self._streams.values(), *(stream for verb, stream in self._inbox if verb == "add")]
             self._inbox.clear()
+        self._calls.refuse()
         for stream in orphans:
             dead = EngineDeadError(f"the engine loop has died: {error}")
             dead.__cause__ = error
-            _send(stream.event_loop, [(stream, dead)])
+            send(stream.event_loop, [(stream, dead)])
