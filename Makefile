@@ -4,25 +4,26 @@ PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+SERVER := $(VENV)/.server-installed
 # The prompt files of the benches and of `make exact`: make bench PROMPTS="a.jsonl b.jsonl"
 PROMPTS ?=
 
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: serve test lint bench exact equivalence slots ranks clean
+.PHONY: serve test lint bench exact equivalence slots ranks families clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(SERVER) $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 		echo "$(PYTHON) is missing or is older than Python 3.11. Install Python 3.11 or newer with its venv module," >&2; \
 		echo "or name the one you have: make $(or $(MAKECMDGOALS),serve) PYTHON=/path/to/python3" >&2; \
 		exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(if $(filter $(SERVER),$@),serve,dev)]'
 	@touch $@
 
-serve: $(STAMP)
+serve: $(SERVER)
 	$(BIN)/goose model pull
-	@echo 'Starting; when http://127.0.0.1:8000/health answers, see README.md for a first request. Ctrl-C stops it.'
+	@echo 'Starting; when http://127.0.0.1:8000/health answers 200, see README.md for a first request. Ctrl-C stops it.'
 	$(BIN)/serve run deployments/goose.yaml
 
 test: $(STAMP)
@@ -62,6 +63,10 @@ slots: $(STAMP)
 # Gangs of four ranks; two are in `make test`.
 ranks: $(STAMP)
 	GOOSE_RANKS=4 $(BIN)/pytest tests/serve/test_rank_gang.py
+
+# Every causal language model of transformers that can be made tiny: refused, or right. About ten minutes.
+families: $(STAMP)
+	GOOSE_ARCHITECTURES=all $(BIN)/pytest -q tests/equivalence/test_architectures.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

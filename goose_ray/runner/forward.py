@@ -101,7 +101,7 @@ class ModelForward:
 def _eos_token_ids(model: PreTrainedModel) -> tuple[int, ...]:
     configured = model.generation_config.eos_token_id if model.generation_config is not None else None
     if configured is None:
-        configured = model.config.get_text_config().eos_token_id
+        configured = getattr(model.config.get_text_config(), "eos_token_id", None)
     if configured is None:
         return ()
     return tuple(configured) if isinstance(configured, list) else (int(configured),)

@@ -78,7 +78,7 @@ class _LayerObserver:
 
     def __init__(self) -> None:
         self.shapes: dict[int, LayerShape] = {}
-        self.windows: set[int] = set()
+        self.windows: dict[int, int | None] = {}
 
     def attend(
         self,
@@ -94,8 +94,7 @@ class _LayerObserver:
         if layer in self.shapes:
             raise ModelLoadError(f"attention layer {layer} runs twice in a forward, which is not supported")
         self.shapes[layer] = LayerShape(kv_heads=key.shape[1], key_dim=key.shape[3], value_dim=value.shape[3])
-        if sliding_window is not None:
-            self.windows.add(sliding_window)
+        self.windows[layer] = sliding_window
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
 
 
@@ -103,24 +102,28 @@ def observe_layers(model: PreTrainedModel) -> tuple[LayerShape, ...]:
     """What the pool must hold, read off one forward of one token: right for any family, and for a sharded model."""
     observer = _LayerObserver()
     device = model.device
-    with torch.inference_mode():
-        model.base_model(
-            input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device),
-            position_ids=torch.zeros(1, 1, dtype=torch.int64, device=device),
-            use_cache=False,
-            goose_step=observer,
-        )
-    config = model.config.get_text_config()
     name = type(model).__name__
+    try:
+        with torch.inference_mode():
+            model.base_model(
+                input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device),
+                position_ids=torch.zeros(1, 1, dtype=torch.int64, device=device),
+                use_cache=False,
+                goose_step=observer,
+            )
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise ModelLoadError(f"{name} cannot be run the way this engine runs models: {error}") from error
+    config = model.config.get_text_config()
     if sorted(observer.shapes) != list(range(config.num_hidden_layers)):
         raise ModelLoadError(
             f"{name} has {config.num_hidden_layers} layers, of which {len(observer.shapes)} call attention; "
             "models with other kinds of layers are not supported"
         )
     window = getattr(config, "sliding_window", None)
-    slides = "sliding_attention" in (getattr(config, "layer_types", None) or ("sliding_attention",))
-    if window is not None and slides and window not in observer.windows:
-        raise ModelLoadError(f"{name} does not tell its attention function the sliding window of {window}")
+    types = getattr(config, "layer_types", None) or ["sliding_attention"] * config.num_hidden_layers
+    for layer, layer_type in enumerate(types):
+        if window and layer_type == "sliding_attention" and observer.windows[layer] is None:
+            raise ModelLoadError(f"{name} does not tell its attention function the sliding window of {window}")
     return tuple(observer.shapes[layer] for layer in range(config.num_hidden_layers))
 
 

@@ -30,7 +30,22 @@ _SHAPE: dict[str, Any] = {
 }
 
 _REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "soft-capped scores": ("Gemma2Config", {**_SHAPE, "head_dim": 8}, "attn_logit_softcapping"),
+    "recurrent layers": ("JambaConfig", {**_SHAPE, "num_experts": 2, "mamba_d_state": 4}, "'linear_attention'"),
+    "a window that attention is not told": (
+        "Qwen2MoeConfig",
+        {
+            **_SHAPE,
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+            "use_sliding_window": True,
+            "max_window_layers": 2,
+            "sliding_window": 4,
+        },
+        "sliding window of 4",
+    ),
+    "both directions": ("BertConfig", {**_SHAPE, "is_decoder": False}, "other logits under tree attention"),
     "attention sinks": ("GptOssConfig", {**_SHAPE, "head_dim": 8, "num_local_experts": 4}, "'s_aux'"),
     "state space": ("MambaConfig", {"vocab_size": VOCAB_SIZE, "hidden_size": 48, "num_hidden_layers": 2}, "type"),
     "chunked attention": (
@@ -72,9 +87,10 @@ def test_an_encoder_decoder_is_refused() -> None:
         ("CohereConfig", {"logit_scale": 0.25}),
         ("GraniteConfig", {"logits_scaling": 8.0, "attention_multiplier": 0.1, "residual_multiplier": 0.5}),
         ("Cohere2Config", {"sliding_window": 4}),
+        ("Gemma2Config", {"head_dim": 8, "attn_logit_softcapping": 2.0, "sliding_window": 4}),
     ],
 )
-def test_families_that_scale_their_logits_run(config_class: str, fields: dict[str, Any]) -> None:
+def test_families_that_scale_logits_or_scores_run(config_class: str, fields: dict[str, Any]) -> None:
     """The trial at load compares our logits with the model's own, so that running is being right."""
     LocalRunner(_model(config_class, {**_SHAPE, **fields}), model_id=config_class, num_slots=64)
 
