@@ -1,8 +1,10 @@
 """Sampling features of a running server: accepted, felt, and the same under every policy."""
 
+import re
 from typing import Any
 
 import openai
+import pydantic
 import pytest
 
 from serve.helpers import MODEL, Server
@@ -159,3 +161,48 @@ def test_a_wrong_value_is_named(server: Server, fields: dict[str, Any], param: s
     body = {"model": MODEL, "messages": MESSAGES, **fields}
     response = server.http.post("/v1/chat/completions", json=body)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+
+
+class Person(pydantic.BaseModel, extra="forbid"):
+    first_name: str = pydantic.Field(max_length=12)
+    age: int = pydantic.Field(ge=0, le=120)
+    likes_music: bool
+
+
+PERSON_MESSAGES: list[Any] = [{"role": "user", "content": "Invent a person. Answer in JSON."}]
+
+
+@pytest.mark.parametrize("policy", ["autoregressive", "anisotropic"])
+def test_the_clients_own_parser_reads_a_structured_answer(client: openai.OpenAI, policy: str) -> None:
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "messages": PERSON_MESSAGES,
+        "temperature": 0,
+        "max_tokens": 200,
+        "extra_body": {"goose": {"policy": policy}},
+    }
+    parsed = client.chat.completions.parse(**asked, response_format=Person).choices[0].message.parsed
+    assert isinstance(parsed, Person)
+    named = {"name": "person", "schema": Person.model_json_schema(), "strict": True}
+    form: Any = {"type": "json_schema", "json_schema": named}
+    whole = client.chat.completions.create(**asked, response_format=form).choices[0].message.content
+    assert Person.model_validate_json(whole or "").age in range(121)
+    chunks = client.chat.completions.create(**asked, response_format=form, stream=True)
+    assert "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices) == whole
+
+
+def test_other_shapes(client: openai.OpenAI, server: Server) -> None:
+    request: dict[str, Any] = {"model": MODEL, "prompt": "The answer is", "temperature": 0, "max_tokens": 20}
+    for shape, pattern in (
+        ({"choice": ["perhaps", "perhaps not"]}, "perhaps( not)?"),
+        ({"regex": "[a-z]{3}-[0-9]{2}"}, "[a-z]{3}-[0-9]{2}"),
+        ({"grammar": 'start: "<" /[a-z]{1,5}/ ">"'}, "<[a-z]{1,5}>"),
+    ):
+        answer = client.completions.create(**request, extra_body={"structured_outputs": shape}).choices[0]
+        assert re.fullmatch(pattern, answer.text)
+        assert answer.finish_reason == "stop"
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(**request, extra_body={"structured_outputs": {"regex": "("}})
+    assert refused.value.param == "structured_outputs.regex"
+    accepted = [line for line in server.http.get("/metrics").text.splitlines() if 'source="grammar"' in line]
+    assert any("source_accepted_tokens" in line and not line.endswith(" 0.0") for line in accepted)
