@@ -44,7 +44,7 @@ HEADS = {
 
 
 def start_gang(num_ranks: int) -> RankGang:
-    bundles = RankBundles.find(num_ranks, device="cpu", strategy="PACK", cpus_per_rank=0.5)
+    bundles = RankBundles.find(num_ranks, device="cpu", strategy="PACK", cpus_per_rank=0.1)
     return RankGang(GangOptions(num_ranks=num_ranks, device="cpu", num_threads=1, shares_cores=True), bundles)
 
 
