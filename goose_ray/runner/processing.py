@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from goose.tree import IntArray
 from goose_ray.engine.logit_rules import LogitRules
 
-__all__ = ["RuledRow", "apply_masks", "apply_rules"]
+__all__ = ["RuledRow", "apply_masks", "apply_rules", "unpacked"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,15 +36,25 @@ def apply_masks(logits: torch.Tensor, masked: Sequence[tuple[int, NDArray[np.int
     """
     if not masked:
         return
-    packed = np.stack([mask for _, mask in masked])
+    rows = [row for row, _ in masked]
+    packed = ~np.stack([mask for _, mask in masked])
     if logits.device.type == "cpu":
-        bits = torch.from_numpy(np.unpackbits(packed.view(np.uint8), axis=1, bitorder="little"))
+        # A bit becomes a byte of 0 or 1, which is a bool.
+        bits = np.unpackbits(packed.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
+        left_out = torch.from_numpy(bits.view(np.bool_))
     else:
         # A bit a token crosses to the device, not a byte.
-        words = torch.from_numpy(packed).to(logits.device)
-        bits = (words[:, :, None] >> torch.arange(32, device=logits.device)).bitwise_and_(1).flatten(1)
-    rows = torch.tensor([row for row, _ in masked], device=logits.device)
-    logits[rows] = logits[rows].masked_fill_(bits[:, : logits.shape[1]] == 0, -torch.inf)
+        left_out = unpacked(torch.from_numpy(packed).to(logits.device))[:, : logits.shape[1]]
+    if rows == list(range(len(logits))):
+        logits.masked_fill_(left_out, -torch.inf)
+        return
+    for row, of_row in zip(rows, left_out, strict=True):
+        logits[row].masked_fill_(of_row, -torch.inf)
+
+
+def unpacked(words: torch.Tensor) -> torch.Tensor:
+    """[n, w] int32 -> [n, 32 w] bool: the bits of each word, lowest first."""
+    return (words[:, :, None] >> torch.arange(32, device=words.device)).bitwise_and_(1).flatten(1) != 0
 
 
 def apply_rules(logits: torch.Tensor, ruled: Sequence[RuledRow]) -> None:

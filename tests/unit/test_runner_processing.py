@@ -1,4 +1,4 @@
-"""Logit rules against transformers' processors, and against plain loops; many rows at once against each alone."""
+"""Logit rules against transformers' processors, and against plain loops; many rows at once against each alone; masks."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from transformers import (
 
 from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.sampling_params import SamplingParams
-from goose_ray.runner.processing import RuledRow, apply_rules
+from goose_ray.runner.processing import RuledRow, apply_masks, apply_rules, unpacked
 
 VOCAB = 300
 END = (7, 11)
@@ -128,3 +128,22 @@ def test_no_rules_no_change() -> None:
     changed = logits.clone()
     apply_rules(changed, [])
     assert torch.equal(changed, logits)
+
+
+@pytest.mark.parametrize("vocab_size", [31, 32, 70])
+@pytest.mark.parametrize("rows", [[0, 1, 2], [2, 0], []])
+def test_masks_leave_out_what_they_do_not_name(vocab_size: int, rows: list[int]) -> None:
+    rng = np.random.default_rng(vocab_size)
+    masks = rng.integers(-(2**31), 2**31, (len(rows), -(-vocab_size // 32))).astype(np.int32)
+    before = torch.from_numpy(rng.standard_normal((3, vocab_size)).astype(np.float32))
+    logits = before.clone()
+    apply_masks(logits, list(zip(rows, masks, strict=True)))
+    for row in range(3):
+        for token in range(vocab_size):
+            is_allowed = row not in rows or int(masks[rows.index(row)][token >> 5]) >> (token & 31) & 1
+            assert float(logits[row, token]) == (float(before[row, token]) if is_allowed else -torch.inf)
+
+
+def test_bits_come_lowest_first() -> None:
+    words = torch.tensor([[1, -(2**31)], [6, -1]], dtype=torch.int32)
+    assert [row.nonzero()[:, 0].tolist() for row in unpacked(words)] == [[0, 63], [1, 2, *range(32, 64)]]
