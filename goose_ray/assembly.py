@@ -24,7 +24,7 @@ from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.engine.warm_up import measure_cost
 from goose_ray.errors import ConfigError
 from goose_ray.models.calibrations import load_calibration, require_vocabulary
-from goose_ray.models.loader import find, load_model, resolve
+from goose_ray.models.loader import find, load_model, require_name, resolve
 from goose_ray.models.tokenizer import load_tokenizer
 from goose_ray.runner.backends import new_backend
 from goose_ray.runner.divisibility import check_divisible
@@ -72,7 +72,10 @@ def build_engine(config: GooseConfig) -> EngineLoop:
 
 
 def check_model_fits(config: GooseConfig) -> None:
-    """Raises ConfigError for what a model that lies on this machine is known to lack. Loads and fetches nothing."""
+    """Raises ModelLoadError for a name that is no model's, ConfigError for what a model here is known to lack.
+    Loads and fetches nothing.
+    """
+    require_name(config.model)
     wanted = config.engine.max_model_len
     # To look a GGUF file up takes reading it from end to end.
     path = None if Path(config.model).is_file() else find(config.model)

@@ -36,7 +36,9 @@ class InvalidRequestError(GooseRayError, ValueError):
     `param` is the OpenAI field at fault, `code` OpenAI's machine-readable reason where it has one.
     """
 
-    def __init__(self, message: str, param: str | None = None, code: str | None = None, status: int = 400) -> None:
+    def __init__(
+        self, message: str, param: str | None = None, code: str | None = "invalid_value", status: int = 400
+    ) -> None:
         super().__init__(message, param, code, status)
         self.message = message
         self.param = param

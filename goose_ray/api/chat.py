@@ -45,6 +45,8 @@ class ChatMessage(WireModel):
     @classmethod
     def _join_parts(cls, value: Any) -> Any:
         if not isinstance(value, list):
+            if value is not None and not isinstance(value, str):
+                raise PydanticCustomError("content", "Input should be a string or a list of text parts")
             return value
         texts: list[str] = []
         for part in value:
@@ -58,7 +60,7 @@ class ChatMessage(WireModel):
         if self.tool_calls and self.role != "assistant":
             raise PydanticCustomError("tool_calls", "Only the assistant calls tools", {"at": "tool_calls"})
         if self.content is None and not self.tool_calls:
-            raise PydanticCustomError("content", "Input should be a valid string", {"at": "content"})
+            raise PydanticCustomError("content", "Input should be a string or a list of text parts", {"at": "content"})
         if (self.role == "tool") is not (self.tool_call_id is not None):
             says = "A message of role tool, and no other, should name the call that it answers"
             raise PydanticCustomError("tool_call_id", "{says}", {"says": says, "at": "tool_call_id"})

@@ -15,8 +15,8 @@ def refuse_too_many_ids(calls: Sequence[GenerateCall], kv_cache_tokens: int) -> 
     for call in calls:
         if isinstance(call.prompt, tuple) and len(call.prompt) > kv_cache_tokens:
             raise InvalidRequestError(
-                f"This deployment's KV cache holds {kv_cache_tokens} tokens; the {len(call.prompt)} of your "
-                f"{call.prompt_param} do not fit. Please shorten your {call.prompt_param}.",
+                f"This deployment's KV cache holds {kv_cache_tokens} tokens, and its max_model_len (see /v1/models) "
+                f"may be less; your {call.prompt_param} has {len(call.prompt)}. Please shorten it.",
                 param=call.prompt_param,
                 code="context_length_exceeded",
             )

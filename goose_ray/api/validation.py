@@ -121,6 +121,13 @@ def _describe_unsupported(param: str, details: ErrorDetails) -> tuple[str, str |
     return f"{param} is not supported yet", "unsupported_parameter"
 
 
+def _describe_length(param: str, details: ErrorDetails) -> tuple[str, str | None]:
+    limits = details.get("ctx", {})
+    if "max_length" not in limits:
+        return _describe_value(param, details)
+    return f"Invalid value for '{param}': it may have at most {limits['max_length']} items", "invalid_value"
+
+
 def _describe_value(param: str, details: ErrorDetails) -> tuple[str, str | None]:
     return f"Invalid value for '{param}': {details['msg']}, not {_as_json(details['input'])}", "invalid_value"
 
@@ -143,6 +150,7 @@ def _shortened(text: str) -> str:
 _DESCRIPTIONS: dict[str, Callable[[str, ErrorDetails], tuple[str, str | None]]] = {
     "json_invalid": _describe_json,
     "missing": _describe_missing,
+    "too_long": _describe_length,
     "not_supported": _describe_unsupported,
     "unknown_field": _describe_extra,
 }

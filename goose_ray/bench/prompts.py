@@ -169,8 +169,10 @@ def _dialogue(line: str, where: str) -> Dialogue:
         raise ConfigError(f"{where} is no JSON: {error}") from error
     if not isinstance(row, dict) or not any(row.get(key) for key in ("prompt", "turns", "messages")):
         raise ConfigError(f"{where} holds none of prompt, turns and messages")
+    if row.get("id") is None:
+        raise ConfigError(f"{where} has no id")
     return Dialogue(
-        dialogue_id=str(row.get("id", where)),
+        dialogue_id=str(row["id"]),
         prompt=row.get("prompt"),
         turns=tuple(row.get("turns", ())),
         messages=tuple(row.get("messages", ())),

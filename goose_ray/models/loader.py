@@ -18,7 +18,7 @@ from goose_ray.models import gguf
 from goose_ray.models.embedded import find_embedded, model_store, pull_embedded
 from goose_ray.models.store import sha256_of
 
-__all__ = ["find", "load_model", "resolve"]
+__all__ = ["find", "load_model", "require_name", "resolve"]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _HUB_FILES = ["*.safetensors", "*.json", "*.jinja", "*.model", "tokenizer*", "merges.txt", "vocab.txt"]
@@ -42,10 +42,13 @@ def resolve(model: str) -> Path:
         return _checked(path, model)
     if _HUB_ID.fullmatch(model):
         return _checked(_from_hub(model), model)
-    raise ModelLoadError(
-        f"there is no model {model!r}: give {EMBEDDED_MODEL!r} (the embedded model), a hub id such as "
-        "'Qwen/Qwen3-0.6B', or the path of a model directory or GGUF file"
-    )
+    raise _unknown(model)
+
+
+def require_name(model: str) -> None:
+    """Raises ModelLoadError for what is no model anywhere. A path with a slash may lie on other machines alone."""
+    if model != EMBEDDED_MODEL and "/" not in model and not Path(model).expanduser().exists():
+        raise _unknown(model)
 
 
 def find(model: str) -> Path | None:
@@ -72,6 +75,13 @@ def load_model(path: Path, *, dtype: torch.dtype, device: torch.device) -> PreTr
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise ModelLoadError(f"the model in {path} cannot be loaded as a causal language model: {error}") from error
     return model.to(device).eval().requires_grad_(False)
+
+
+def _unknown(model: str) -> ModelLoadError:
+    return ModelLoadError(
+        f"there is no model {model!r}: give {EMBEDDED_MODEL!r} (the embedded model), a hub id such as "
+        "'Qwen/Qwen3-0.6B', or the path of a model directory or GGUF file"
+    )
 
 
 def _from_gguf(path: Path) -> Path:

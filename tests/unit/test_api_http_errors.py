@@ -106,6 +106,11 @@ class TestBody:
         assert response.status_code == 413
         assert num_chunks == MAX_BODY_BYTES // 10_000 + 1
 
+    def test_a_compressed_one_is_refused_by_name(self) -> None:
+        headers = {**JSON, "content-encoding": "gzip"}
+        response = request(ScriptedBackend(), "POST", "/v1/completions", content=b"\x1f\x8b", headers=headers)
+        assert (response.status_code, response.json()["error"]["param"]) == (415, "content-encoding")
+
     def test_one_of_the_limit_is_read(self) -> None:
         body = json.dumps(CHAT).encode().ljust(MAX_BODY_BYTES)
         assert request(ScriptedBackend(), "POST", "/v1/chat/completions", content=body, headers=JSON).is_success

