@@ -1,4 +1,4 @@
-"""Logit rules against transformers' processors, and against plain loops; many rows at once against each alone; masks."""
+"""Logit rules against transformers' processors, and against plain loops; many rows at once against each alone."""
 
 import numpy as np
 import pytest
