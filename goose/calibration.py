@@ -163,6 +163,25 @@ class AcceptanceTable:
         table._counts = {str(name): _counts_from(counts, f"sources.{name}", _SHAPE) for name, counts in sources.items()}
         return table
 
+    def __getstate__(self) -> tuple[tuple[str, ...], bytes]:
+        """The high bytes of all counts, then the next: nearly all are zero, so that whatever compresses it does well."""
+        numbers = np.concatenate([self._positions.ravel(), *(counts.ravel() for counts in self._counts.values())])
+        return tuple(self._counts), numbers.view(np.uint8).reshape(-1, 8).T.tobytes()
+
+    def __setstate__(self, state: tuple[tuple[str, ...], bytes]) -> None:
+        names, planes = state
+        numbers = np.frombuffer(planes, np.uint8).reshape(8, -1).T.copy().view(np.int64).ravel()
+        first = 2 * _NUM_POSITIONS
+        self._positions = numbers[:first].reshape(2, _NUM_POSITIONS)
+        self._counts = (
+            {
+                name: counts.reshape(_SHAPE)
+                for name, counts in zip(names, np.split(numbers[first:], len(names)), strict=True)
+            }
+            if names
+            else {}
+        )
+
     def __eq__(self, other: object) -> bool:
         """Equal counts; a source without counts is as good as none."""
         return isinstance(other, AcceptanceTable) and self._comparable() == other._comparable()

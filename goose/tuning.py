@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from goose.tuning_counts import ACCEPTED, ATTEMPTED, DEPTHS, GROUPS, VR, VZ, VZR, VZZ, TuningCounts, V
 
@@ -62,41 +61,38 @@ def solve(levels: Sequence[TuningCounts]) -> TreeTuning:
     Each level minimises the weighted squares of its working responses against `offset + (temperature - 1) z`, plus the
     distance from the level before at its strength: a ridge regression of four unknowns.
     """
-    solution = np.zeros(len(GROUPS) + 1)
+    offsets, slope = [0.0] * len(GROUPS), 0.0
+    total = np.zeros_like(levels[0].sums)
     for counts in levels:
-        solution = _level(counts, solution)
-    total = levels[0]
-    for counts in levels[1:]:
-        total = total + counts
-    hits = total.sums[..., ACCEPTED]
-    attempts = total.sums[..., ATTEMPTED].sum(axis=0)
-    # What was found is temperature * z + offset; the model multiplies the offset too.
-    temperature = float(np.clip(1 + solution[-1], _MIN_TEMPERATURE, _MAX_TEMPERATURE))
-    offsets = np.clip(solution[:-1] / temperature, -_MOST_OFFSET, _MOST_OFFSET)
+        total += counts.sums
+        if counts.num_trees > 0:
+            offsets, slope = _level(counts.sums.sum(axis=1).tolist(), offsets, slope)
+    temperature = min(_MAX_TEMPERATURE, max(_MIN_TEMPERATURE, 1 + slope))
+    by_depth = total[..., (ATTEMPTED, ACCEPTED)].sum(axis=0).tolist()
+    accepted = total[..., ACCEPTED].sum(axis=1).tolist()
+    num_trees = max(sum(counts.num_trees for counts in levels), 1e-9)
     return TreeTuning(
-        offsets=tuple(round(offset, 3) for offset in offsets.tolist()),
+        # What was found is temperature * z + offset; the model multiplies the offset too.
+        offsets=tuple(round(min(_MOST_OFFSET, max(-_MOST_OFFSET, o / temperature)), 3) for o in offsets),
         temperature=round(temperature, 3),
         based_on=tuple(round(counts.attempted, 1) for counts in levels),
-        spine_share=round(float(hits[0].sum() / max(hits.sum(), 1e-9)), 4),
-        acceptance=_rounded(hits.sum(axis=0) / np.maximum(attempts, 1e-9)),
-        width=_rounded(attempts / max(total.num_trees, 1e-9)),
+        spine_share=round(accepted[0] / max(sum(accepted), 1e-9), 4),
+        acceptance=tuple(round(hits / max(tries, 1e-9), 4) for tries, hits in by_depth),
+        width=tuple(round(tries / num_trees, 4) for tries, _ in by_depth),
     )
 
 
-def _level(counts: TuningCounts, prior: NDArray[np.float64]) -> NDArray[np.float64]:
-    sums = counts.sums.sum(axis=1)
-    system = np.diag([_OFFSET_STRENGTH] * len(GROUPS) + [_TEMPERATURE_STRENGTH])
-    right = np.diag(system) * prior
-    groups = np.arange(len(GROUPS))
-    system[groups, groups] += sums[:, V]
-    system[groups, -1] += sums[:, VZ]
-    system[-1, groups] += sums[:, VZ]
-    system[-1, -1] += sums[:, VZZ].sum()
-    right[:-1] += sums[:, VR]
-    right[-1] += sums[:, VZR].sum()
-    solution: NDArray[np.float64] = np.linalg.solve(system, right).astype(np.float64)
-    return solution
-
-
-def _rounded(values: NDArray[np.float64]) -> tuple[float, ...]:
-    return tuple(round(value, 4) for value in values.tolist())
+def _level(sums: list[list[float]], offsets: list[float], slope: float) -> tuple[list[float], float]:
+    """`sums` [num_groups, NUM_SUMS]. The offsets meet in the slope alone, so they are eliminated one by one."""
+    left, right = _TEMPERATURE_STRENGTH, _TEMPERATURE_STRENGTH * slope
+    scales, sides = [], []
+    for of_group, prior in zip(sums, offsets, strict=True):
+        scale, side = of_group[V] + _OFFSET_STRENGTH, of_group[VR] + _OFFSET_STRENGTH * prior
+        left += of_group[VZZ] - of_group[VZ] ** 2 / scale
+        right += of_group[VZR] - of_group[VZ] * side / scale
+        scales.append(scale)
+        sides.append(side)
+    slope = right / left
+    return [
+        (side - of_group[VZ] * slope) / scale for of_group, side, scale in zip(sums, sides, scales, strict=True)
+    ], slope

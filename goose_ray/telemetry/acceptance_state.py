@@ -5,12 +5,14 @@ incarnations counts add up. Observing is associative, commutative and idempotent
 and reorder reports. Knows neither Ray nor time: the caller says what time it is.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from goose.calibration import AcceptanceTable
 from goose_ray.engine.stats import EngineStats, merge_stats
 from goose_ray.telemetry.report import ReplicaReport
+from goose_ray.telemetry.report_json import report_from_json, report_to_json, stats_from_json, stats_to_json
 
 __all__ = ["AcceptanceState", "ClusterView", "ReplicaView", "RetiredView"]
 
@@ -75,7 +77,11 @@ class AcceptanceState:
     `live_for_s`: an incarnation counts as live that long after its last report.
     """
 
-    def __init__(self, *, live_for_s: float, max_incarnations: int = 256) -> None:
+    def __init__(
+        self, *, live_for_s: float, max_incarnations: int = 256, on_fold: Callable[[str], object] = lambda _: None
+    ) -> None:
+        """`on_fold` is told the id of each incarnation that is listed no longer."""
+        self._on_fold = on_fold
         self._live_for_s = live_for_s
         self._max_incarnations = max_incarnations
         self._incarnations: dict[str, _Incarnation] = {}
@@ -84,23 +90,27 @@ class AcceptanceState:
         self._folded_acceptance = AcceptanceTable()
         self._folded_stats = EngineStats()
 
-    def observe(self, report: ReplicaReport, now: float) -> None:
-        """Merges one report that arrived at `now` (seconds on any monotonic clock, the same in every call)."""
+    def observe(self, report: ReplicaReport, now: float) -> bool:
+        """Merges one report that arrived at `now` (seconds on any monotonic clock, the same in every call).
+
+        False if it is the newest of its incarnation no longer, and so says nothing of the present.
+        """
         key = report.incarnation.id
         if key in self._folded_ids:
-            return
+            return False
         known = self._incarnations.get(key)
         if known is None:
             self._incarnations[key] = _Incarnation(report, now)
             self._fold_surplus(now)
-            return
+            return True
         acceptance = known.report.acceptance.merge_max(report.acceptance)
         if report.sequence > known.report.sequence:
             known.heard_at = now
             known.report = replace(report, acceptance=acceptance)
-        else:
-            # late or repeated: no sign of life, and its gauges are old
-            known.report = replace(known.report, acceptance=acceptance)
+            return True
+        # late or repeated: no sign of life, and its gauges are old
+        known.report = replace(known.report, acceptance=acceptance)
+        return False
 
     def view(self, now: float) -> ClusterView:
         replicas = [
@@ -112,6 +122,36 @@ class AcceptanceState:
             tuple(replicas),
             RetiredView(self._num_folded, self._folded_acceptance.copy(), self._folded_stats),
         )
+
+    def snapshot(self, now: float) -> dict[str, Any]:
+        """JSON-able; `restore` gives it back."""
+        return {
+            "incarnations": [
+                {"report": report_to_json(known.report), "silent_s": now - known.heard_at}
+                for known in self._incarnations.values()
+            ],
+            "folded": {
+                "ids": list(self._folded_ids),
+                "count": self._num_folded,
+                "acceptance": self._folded_acceptance.snapshot(),
+                "stats": stats_to_json(self._folded_stats),
+            },
+        }
+
+    def restore(self, snapshot: Mapping[str, Any], now: float, *, age_s: float) -> None:
+        """Into a state that has seen nothing; `age_s` is how long ago the snapshot was made.
+
+        Raises ValueError, TypeError or KeyError if it is none.
+        """
+        incarnations = [
+            _Incarnation(report_from_json(each["report"]), now - max(0.0, age_s) - float(each["silent_s"]))
+            for each in snapshot["incarnations"]
+        ]
+        folded = snapshot["folded"]
+        acceptance, stats = AcceptanceTable.from_snapshot(folded["acceptance"]), stats_from_json(folded["stats"])
+        self._num_folded, self._folded_ids = int(folded["count"]), dict.fromkeys(map(str, folded["ids"]))
+        self._folded_acceptance, self._folded_stats = acceptance, stats
+        self._incarnations = {each.report.incarnation.id: each for each in incarnations}
 
     def _is_live(self, known: _Incarnation, now: float) -> bool:
         return now - known.heard_at <= self._live_for_s
@@ -128,6 +168,7 @@ class AcceptanceState:
             self._folded_acceptance = self._folded_acceptance.add(folded.acceptance)
             self._folded_stats = merge_stats([self._folded_stats, _without_gauges(folded.stats)])
             self._num_folded += 1
+            self._on_fold(key)
             self._folded_ids[key] = None
             if len(self._folded_ids) > _MAX_FOLDED_IDS:
                 del self._folded_ids[next(iter(self._folded_ids))]

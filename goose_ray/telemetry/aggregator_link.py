@@ -10,9 +10,11 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from goose.tuning import TreeTuning
 from goose_ray.errors import GooseRayError
 from goose_ray.telemetry.acceptance_state import ClusterView
 from goose_ray.telemetry.report import ReplicaReport
+from goose_ray.telemetry.warm_starts import Offer, WarmStart
 
 __all__ = ["AggregatorAwayError", "AggregatorLink"]
 
@@ -29,8 +31,17 @@ class AggregatorLink:
         self._timeout_s = timeout_s
         self._actor: Any = None
 
-    async def observe(self, report: ReplicaReport) -> None:
-        await self._call("observe", report)
+    async def observe(self, report: ReplicaReport) -> TreeTuning | None:
+        """The replica's tuning, if it is another than the one it has."""
+        tuning: TreeTuning | None = await self._call("observe", report)
+        return tuning
+
+    async def publish(self, offer: Offer) -> None:
+        await self._call("publish", offer)
+
+    async def warm_start(self, model: str) -> WarmStart:
+        start: WarmStart = await self._call("warm_start", model)
+        return start
 
     async def exchange(self, reports: Sequence[ReplicaReport]) -> ClusterView:
         view: ClusterView = await self._call("exchange", list(reports))

@@ -5,12 +5,18 @@ all that the earlier ones said, and a lost, repeated, late or reordered one does
 """
 
 import os
+import pickle
 import socket
 import time
 import uuid
-from dataclasses import dataclass, field
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from goose.calibration import AcceptanceTable
+from goose.tuning import TreeTuning
+from goose.tuning_counts import TuningCounts
 from goose_ray.engine.stats import EngineStats
 
 __all__ = ["Incarnation", "ReplicaReport"]
@@ -28,6 +34,8 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplicaReport:
+    """Less than 4 kB when it travels, whatever was counted: pickling compresses."""
+
     incarnation: Incarnation
     # grows by one a report of the incarnation
     sequence: int
@@ -37,3 +45,19 @@ class ReplicaReport:
     healthy: bool
     acceptance: AcceptanceTable
     stats: EngineStats
+    # tag of the replica's traffic; seconds since its incarnation began, by its own clock
+    workload: str = ""
+    uptime_s: float = 0.0
+    # cumulative as the acceptance is, but not growing in every number: the newest stands
+    tuning_counts: TuningCounts = field(default_factory=TuningCounts.none)
+    # in force when it was made
+    tuning: TreeTuning = field(default_factory=TreeTuning)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], "ReplicaReport"], tuple[bytes]]:
+        values = tuple(getattr(self, each.name) for each in fields(self))
+        return _unpacked, (zlib.compress(pickle.dumps(values, pickle.HIGHEST_PROTOCOL), 1),)
+
+
+def _unpacked(packed: bytes) -> ReplicaReport:
+    values: tuple[Any, ...] = pickle.loads(zlib.decompress(packed))
+    return ReplicaReport(**{each.name: value for each, value in zip(fields(ReplicaReport), values, strict=True)})

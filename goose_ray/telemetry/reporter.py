@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from goose.tuning import TreeTuning
 from goose_ray.telemetry.aggregator_link import AggregatorAwayError
 from goose_ray.telemetry.report import ReplicaReport
 
@@ -15,19 +16,22 @@ logger = logging.getLogger(__name__)
 class Reporter:
     """One task on the loop that `start` is called in.
 
-    A report that cannot be sent is dropped: the next one says all that it said.
+    A report that cannot be sent is dropped: the next one says all that it said. `on_tuning` is given what the answer
+    says of how trees are to be tuned, if it says anything.
     """
 
     def __init__(
         self,
         make_report: Callable[[], ReplicaReport],
-        send: Callable[[ReplicaReport], Awaitable[None]],
+        send: Callable[[ReplicaReport], Awaitable[TreeTuning | None]],
         *,
         period_s: float,
+        on_tuning: Callable[[TreeTuning], object] = lambda _: None,
     ) -> None:
         self._make_report = make_report
         self._send = send
         self._period_s = period_s
+        self._on_tuning = on_tuning
         self._task: asyncio.Task[None] | None = None
         self._away = False
 
@@ -48,7 +52,7 @@ class Reporter:
 
     async def report(self) -> None:
         try:
-            await self._send(self._make_report())
+            tuning = await self._send(self._make_report())
         except AggregatorAwayError as error:
             if not self._away:
                 logger.warning("%s; reports go on when it is back", error)
@@ -57,6 +61,8 @@ class Reporter:
         if self._away:
             logger.info("the acceptance aggregator is back")
         self._away = False
+        if tuning is not None:
+            self._on_tuning(tuning)
 
     async def _run(self) -> None:
         while True:
