@@ -7,9 +7,9 @@ from goose.policies.base import TreePolicy
 from goose.policies.registry import POLICIES
 from goose.sources.registry import SourceSet
 from goose_ray.app import build_app
-from goose_ray.assembly import build_engine
+from goose_ray.assembly import build_engine, check_model_fits
 from goose_ray.config import EngineConfig, GooseConfig
-from goose_ray.errors import ConfigError
+from goose_ray.errors import ConfigError, ModelLoadError
 from goose_ray.models.loader import resolve
 
 
@@ -44,3 +44,14 @@ def test_a_context_that_the_model_does_not_have_is_refused_before_a_replica_is_m
 def test_a_model_that_is_not_here_yet_is_left_to_the_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GOOSE_MODEL", raising=False)
     build_app({"model": "no-such/model", "engine": {"max_model_len": 10**9}})
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m-instuct", "model.gguf"])
+def test_a_name_that_is_no_models_is_refused_before_there_is_a_replica(name: str) -> None:
+    with pytest.raises(ModelLoadError, match=f"there is no model '{name}': give"):
+        check_model_fits(GooseConfig(model=name))
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-0.6B", "/models/on/another/machine"])
+def test_a_model_that_may_lie_elsewhere_is_the_replicas_business(name: str) -> None:
+    check_model_fits(GooseConfig(model=name))
