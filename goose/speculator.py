@@ -103,6 +103,14 @@ class Speculator:
         wanted = [policy.harvest_k for policy in policies] + [self._sources[name].harvest_k for name in names]
         return max(wanted, default=0)
 
+    @property
+    def needs_prompts(self) -> bool:
+        """Whether a live request's sources draft from harvested rows, of which the prompt's are then the most. To
+        policies that keep rows themselves beside other things they are worth a hundredth or two of tau.
+        """
+        names = {name for request in self._requests for name in self._policies[request.policy].source_names}
+        return any(self._sources[name].harvest_k for name in names)
+
     def start_request(
         self,
         request_id: str,

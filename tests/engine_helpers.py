@@ -32,6 +32,7 @@ class ScriptedSpeculator:
     siblings: int = 0
     vocab_size: int = 64
     harvest_k: int = 0
+    needs_prompts: bool = True
     policies: tuple[str, ...] = ("scripted",)
     tokens: dict[str, list[int]] = field(default_factory=dict)
     num_prompt: dict[str, int] = field(default_factory=dict)

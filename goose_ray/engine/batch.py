@@ -34,6 +34,7 @@ def build_batch(
     *,
     step_id: int,
     harvest_k: int,
+    harvest_prompts: bool = True,
     token_masks: Mapping[str, NDArray[np.int32]] | None = None,
 ) -> StepBatch:
     """`trees[i]` is None where entry i has none; `slots` has one entry a row. `token_masks` are by request id."""
@@ -75,7 +76,8 @@ def build_batch(
                 sampling=sequence.sampling,
                 output_position=sequence.num_output,
                 # A tree's own rows are harvested anyway, the anchor included.
-                harvest_chain=num_computed + num_chain - (tree is not None) > sequence.num_harvested,
+                harvest_chain=harvest_prompts
+                and num_computed + num_chain - (tree is not None) > sequence.num_harvested,
                 logit_rules=sequence.logit_rules,
                 scored_ids=sequence.prompt_scores.wanted(sequence.tokens.view(), num_computed, num_chain),
                 token_masks=token_masks.get(sequence.request_id) if token_masks else None,

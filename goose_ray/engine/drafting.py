@@ -29,6 +29,9 @@ class BatchSpeculator(Protocol):
     @property
     def harvest_k(self) -> int: ...
 
+    @property
+    def needs_prompts(self) -> bool: ...
+
     def start_request(
         self,
         request_id: str,

@@ -7,7 +7,6 @@ nothing about how a forward is computed.
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from goose.calibration import AcceptanceTable
 from goose.cost import CostModel
@@ -19,21 +18,21 @@ from goose_ray.engine.admission import AdmissionRules
 from goose_ray.engine.batch import build_batch, harvest_of, kept_rows, row_counts
 from goose_ray.engine.delivery import Delivery, OutputStream
 from goose_ray.engine.drafting import BatchSpeculator, Drafting
-from goose_ray.engine.grammar import Grammar, GrammarState, Place
+from goose_ray.engine.grammar import Grammar, GrammarState
 from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.grammar_drafting import GrammarDrafting
 from goose_ray.engine.grammar_vocabulary import MaskArray
 from goose_ray.engine.kv_memory import KVMemory
 from goose_ray.engine.learning import Learning
 from goose_ray.engine.logit_rules import LogitRules
-from goose_ray.engine.logprobs import PathLogprobs
 from goose_ray.engine.request import FinishReason, GenerationRequest, RequestOutput
 from goose_ray.engine.scheduler import Schedule, Scheduler
 from goose_ray.engine.sequence import SequenceState
 from goose_ray.engine.stats import EngineStats, add_sources
 from goose_ray.engine.stats_recorder import StatsRecorder
-from goose_ray.engine.step import ModelRunner, ModelSpec, StepBatch, StepOutput, VerifiedPath
+from goose_ray.engine.step import ModelRunner, ModelSpec, StepBatch, StepOutput
 from goose_ray.engine.step_cost import StepCost
+from goose_ray.engine.step_delivery import ABORTED, deliver_step
 from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.engine.trace import StepTrace, record_step
 from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedError
@@ -41,6 +40,10 @@ from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedErr
 __all__ = ["Engine"]
 
 _logger = logging.getLogger(__name__)
+
+# From so many sequences in a step on, the logits of prompt rows (a fifth of what such a row takes) hold up more replies
+# than the few tokens are worth that are drafted better for them.
+_MANY_SEQUENCES = 4
 
 
 class Engine:
@@ -188,7 +191,7 @@ class Engine:
         outputs = []
         for sequence in list(self._sequences.values()):
             self._finish(sequence, "abort")
-            outputs.append(sequence.report(_ABORTED))
+            outputs.append(sequence.report(ABORTED))
         return outputs
 
     def step(self) -> list[RequestOutput]:
@@ -209,7 +212,7 @@ class Engine:
         drafted_s = self._clock()
         batch = self._batch(schedule, trees, masks)
         result = self._runner.execute(batch)
-        deliveries = self._verify(schedule, batch, result)
+        deliveries = deliver_step(schedule.sequences, batch, result)
         outputs = self._commit(schedule, batch, result, deliveries)
         self._record(batch, result, deliveries, draft_s=drafted_s - started_s, step_s=self._clock() - started_s)
         return outputs
@@ -245,37 +248,9 @@ class Engine:
             slots,
             step_id=self._stats.num_steps,
             harvest_k=min(self._speculator.harvest_k, self.spec.vocab_size),
+            harvest_prompts=len(schedule.sequences) < _MANY_SEQUENCES or self._speculator.needs_prompts,
             token_masks=masks,
         )
-
-    def _verify(self, schedule: Schedule, batch: StepBatch, result: StepOutput) -> list[Delivery | None]:
-        """What of each verified path the stop conditions let through."""
-        deliveries: list[Delivery | None] = []
-        for entry, of_prompt in zip(schedule.sequences, result.prompt_logprobs, strict=False):
-            if of_prompt is not None:
-                entry.sequence.prompt_scores.add(of_prompt)
-        logprobs = result.logprobs or (None,) * len(result.paths)
-        for entry, step, path, of_path in zip(schedule.sequences, batch.sequences, result.paths, logprobs, strict=True):
-            if (path is None) != (step.tree is None):
-                raise RuntimeError(f"the runner gave {path} for a {'prefill' if step.tree is None else 'tree'} step")
-            deliveries.append(None if path is None else self._deliver(entry.sequence, path, of_path))
-        return deliveries
-
-    def _deliver(self, sequence: SequenceState, path: VerifiedPath, logprobs: PathLogprobs | None) -> Delivery:
-        token_ids = path.token_ids.tolist()
-        grammar = sequence.grammar
-        is_complete = False
-        if grammar is not None:
-            grammar.advance(token_ids)
-            is_complete = grammar.place is Place.COMPLETE
-        try:
-            delivery = sequence.output.push(token_ids, logprobs, is_complete=is_complete)
-        except Exception:
-            _logger.exception("request %r is aborted: its output cannot be delivered", sequence.request_id)
-            return _ABORTED
-        if grammar is not None and grammar.problem is not None and delivery.finish_reason is None:
-            return replace(delivery, finish_reason="abort", error=_stuck(sequence, grammar.problem))
-        return delivery
 
     def _commit(
         self, schedule: Schedule, batch: StepBatch, result: StepOutput, deliveries: Sequence[Delivery | None]
@@ -337,12 +312,3 @@ class Engine:
     def _require_alive(self) -> None:
         if self._death is not None:
             raise EngineDeadError(f"the engine is dead: {self._death}") from self._death
-
-
-def _stuck(sequence: SequenceState, problem: str) -> InvalidRequestError:
-    structured = sequence.sampling.structured
-    param = None if structured is None else structured.param
-    return InvalidRequestError(f"{param}: the output cannot go on as asked: {problem}", param, "structured_output")
-
-
-_ABORTED = Delivery("", (), "abort", None, 0)

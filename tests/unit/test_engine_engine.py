@@ -209,6 +209,21 @@ def test_a_recomputed_prefix_is_not_harvested_again() -> None:
     assert rows == sum(11 + 40 - 1 for _ in requests)
 
 
+@pytest.mark.parametrize("needed", [True, False])
+@pytest.mark.parametrize("num_requests", [3, 4])
+def test_prompts_of_many_requests_at_a_time_are_harvested_where_they_are_needed(
+    num_requests: int, needed: bool
+) -> None:
+    model = looping_model()
+    speculator = ScriptedSpeculator(model, num_right=0, length=0, harvest_k=1, needs_prompts=needed)
+    requests = [make_request(str(n), range(n + 1, n + 12), max_tokens=5) for n in range(num_requests)]
+    run(make_engine(model, speculator), *requests)
+    rows = sum(len(harvest.token_ids) for harvest in speculator.harvests)
+    # The last token is never computed; the anchor, the prompt's last, is a tree's.
+    of_prompt = 11 if needed or num_requests == 3 else 1
+    assert rows == num_requests * (of_prompt + 5 - 1)
+
+
 def test_the_speculator_is_told_what_ends_a_draft_and_whose_it_is() -> None:
     speculator = ScriptedSpeculator(looping_model())
     engine = make_engine(speculator=speculator)

@@ -137,6 +137,16 @@ def test_a_harvest_is_wanted_while_a_live_request_uses_it() -> None:
     assert speculator.harvest_k == 0
 
 
+def test_prompts_are_needed_by_sources_that_draft_from_harvested_rows() -> None:
+    speculator = Speculator(policy="chain")
+    assert not speculator.needs_prompts
+    for name, policy, needed in (("c", "chain", False), ("a", "anisotropic", False), ("g", "goose", True)):
+        speculator.start_request(name, [1], policy=policy)
+        assert speculator.needs_prompts == needed
+    speculator.stop_request("g")
+    assert not speculator.needs_prompts
+
+
 def test_outcomes_are_credited_by_source_and_counted() -> None:
     speculator = Speculator(policy="chain")
     speculator.start_request("a", REPEATING)
