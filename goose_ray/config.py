@@ -71,6 +71,10 @@ class EngineConfig(BaseModel):
         default=300.0, gt=0, description="A step that takes longer than this makes the replica unhealthy, in seconds."
     )
     step_log: bool = Field(default=False, description="Log the composition of every step.")
+    trace_tokens: bool = Field(
+        default=False,
+        description="Show the tokens of recent trees on the dashboard: they are parts of what users wrote and read.",
+    )
 
     @field_validator("budget", mode="plain")
     @classmethod

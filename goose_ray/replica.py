@@ -27,6 +27,8 @@ from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.errors import EngineDeadError, GooseRayError
 from goose_ray.telemetry.acceptance_aggregator import AGGREGATOR_NAME
 from goose_ray.telemetry.aggregator_link import AggregatorLink
+from goose_ray.telemetry.dashboard.live import ReplicaLive
+from goose_ray.telemetry.replica_telemetry import ReplicaTelemetry
 from goose_ray.telemetry.report import Incarnation, ReplicaReport
 from goose_ray.telemetry.reporter import Reporter
 
@@ -56,6 +58,7 @@ class GooseServer:
         self._engine.start()
         self._incarnation = Incarnation(replica_id=serve.get_replica_context().replica_id.unique_id)
         self._report_numbers = itertools.count(1)
+        self._telemetry = ReplicaTelemetry(self._engine, self._incarnation, model=config.model_name)
         self._callers = Callers(_CallerLiveness().is_dead, self._end_orphan, period_s=_CALLER_PERIOD_S)
         self._reporter = Reporter(
             self._make_report,
@@ -101,6 +104,9 @@ class GooseServer:
 
     async def steps(self, count: int) -> ReplicaSteps:
         return ReplicaSteps(self._incarnation.replica_id, self._engine.step_trace(count))
+
+    async def live(self, since: float) -> ReplicaLive:
+        return self._telemetry.live(since)
 
     async def aggregator(self) -> Any:
         """A handle to the aggregator actor of this moment, None while there is none."""
@@ -163,7 +169,7 @@ class GooseServer:
             max_model_len=self._engine.max_model_len,
             healthy=self._is_healthy(),
             acceptance=self._engine.acceptance(),
-            stats=self._engine.stats(),
+            stats=self._telemetry.sample(),
         )
 
     def _is_healthy(self) -> bool:

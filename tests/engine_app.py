@@ -16,6 +16,8 @@ from goose_ray.engine.engine import Engine
 from goose_ray.engine.loop import EngineLoop
 from goose_ray.errors import EngineDeadError
 from goose_ray.telemetry.acceptance_state import AcceptanceState
+from goose_ray.telemetry.dashboard.live import ReplicaLive
+from goose_ray.telemetry.replica_telemetry import ReplicaTelemetry
 from goose_ray.telemetry.report import Incarnation, ReplicaReport
 
 __all__ = ["MODEL", "EngineApp", "Http", "chunks_of"]
@@ -34,6 +36,7 @@ class _EngineBackend:
         self._loop = loop
         self._calls = EngineCalls(loop)
         self._incarnation = Incarnation("r1", 1000.0, "life-1")
+        self._telemetry = ReplicaTelemetry(loop, self._incarnation, model=MODEL)
 
     def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
         return self._calls.answer(call)
@@ -56,6 +59,9 @@ class _EngineBackend:
 
     async def steps(self, count: int) -> list[ReplicaSteps]:
         return [ReplicaSteps("r1", self._loop.step_trace(count))]
+
+    async def live(self, since: float) -> list[ReplicaLive]:
+        return [self._telemetry.live(since)]
 
     def stop(self) -> None:
         self._calls.stop()

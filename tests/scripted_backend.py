@@ -15,6 +15,7 @@ from goose_ray.engine.request import SourceStats, SpeculationStats
 from goose_ray.engine.stats import EngineStats
 from goose_ray.engine.trace import SequenceRecord, StepRecord
 from goose_ray.telemetry.acceptance_state import AcceptanceState
+from goose_ray.telemetry.dashboard.live import ReplicaLive
 from goose_ray.telemetry.report import Incarnation, ReplicaReport
 
 MODEL = "tiny"
@@ -42,6 +43,8 @@ class ScriptedBackend:
         self.closed: list[str] = []
         # set: the script halts before its last item until somebody sets it
         self.gate: asyncio.Event | None = None
+        # what they tell the dashboard
+        self.live_replicas: list[ReplicaLive] = []
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
         self.calls.append(call)
@@ -72,6 +75,9 @@ class ScriptedBackend:
     async def steps(self, count: int) -> list[ReplicaSteps]:
         sequence = SequenceRecord("a", prefill_rows=3, tree_nodes=4, accepted=1, committed=2)
         return [ReplicaSteps("r1", (StepRecord(1, 7, (sequence,), 0.1, 0.2, 0.3),) * min(count, 2))]
+
+    async def live(self, since: float) -> list[ReplicaLive]:
+        return self.live_replicas
 
 
 def client_of(backend: ScriptedBackend) -> httpx.AsyncClient:

@@ -7,6 +7,7 @@ from typing import Protocol
 from goose_ray.api.calls import Delta, GenerateCall
 from goose_ray.engine.trace import StepRecord
 from goose_ray.telemetry.acceptance_state import ClusterView
+from goose_ray.telemetry.dashboard.live import ReplicaLive
 
 __all__ = ["Backend", "ClusterState", "ReplicaSteps"]
 
@@ -38,4 +39,8 @@ class Backend(Protocol):
 
     async def steps(self, count: int) -> list[ReplicaSteps]:
         """The last `count` steps of every replica that answers."""
+        ...
+
+    async def live(self, since: float) -> list[ReplicaLive]:
+        """Recent trees, and samples from unix time `since` on, of every replica that answers."""
         ...

@@ -1,6 +1,8 @@
 """The HTTP surface: routes, status codes and error bodies. Stateless; knows the system behind it as a `Backend`."""
 
+import asyncio
 import logging
+import time
 import uuid
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -28,6 +30,8 @@ from goose_ray.api.tools.choice import ToolChoice
 from goose_ray.api.tools.reader import with_tool_calls
 from goose_ray.api.validation import RequestParser, WireModel
 from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
+from goose_ray.telemetry.dashboard.live import live_view
+from goose_ray.telemetry.dashboard.page import dashboard_page
 from goose_ray.telemetry.metrics import METRICS_CONTENT_TYPE, render_metrics
 
 __all__ = ["HttpLimits", "build_http_app", "client_gone"]
@@ -62,6 +66,8 @@ def build_http_app(backend: Backend, model: str, *, limits: HttpLimits) -> FastA
         ("/v1/models/{name:path}", routes.model),
         ("/v1/goose/acceptance", routes.acceptance),
         ("/v1/goose/steps", routes.steps),
+        ("/v1/goose/live", routes.live),
+        ("/dashboard", routes.dashboard),
         ("/health", routes.health),
         ("/metrics", routes.metrics),
     ):
@@ -111,6 +117,17 @@ class _Routes:
 
     async def steps(self, last: Annotated[int, Query(ge=1)] = 64) -> Response:
         return JSONResponse(steps_view(await self._backend.steps(last)))
+
+    async def live(self, since: Annotated[float, Query(allow_inf_nan=False)] = 0.0) -> Response:
+        state, replicas = await asyncio.gather(self._backend.cluster(), self._backend.live(since))
+        shown = live_view(
+            state.view, replicas, model=self._model, remembered=state.remembered, since=since, now=time.time()
+        )
+        return JSONResponse(shown, headers={"Cache-Control": "no-store"})
+
+    async def dashboard(self) -> Response:
+        page = dashboard_page()
+        return Response(page.html, media_type=page.media_type, headers=page.headers)
 
     async def health(self) -> Response:
         view = (await self._backend.cluster()).view

@@ -19,6 +19,7 @@ from goose_ray.api.failover import Delivery
 from goose_ray.errors import EngineDeadError, GooseRayError, OverloadedError
 from goose_ray.telemetry.acceptance_state import AcceptanceState, ClusterView
 from goose_ray.telemetry.aggregator_link import AggregatorAwayError, AggregatorLink
+from goose_ray.telemetry.dashboard.live import ReplicaLive
 from goose_ray.telemetry.report import ReplicaReport
 
 __all__ = ["ServeBackend"]
@@ -99,6 +100,9 @@ class ServeBackend:
 
     async def steps(self, count: int) -> list[ReplicaSteps]:
         return [steps for steps in await self._ask_all("steps", count) if isinstance(steps, ReplicaSteps)]
+
+    async def live(self, since: float) -> list[ReplicaLive]:
+        return [live for live in await self._ask_all("live", since) if isinstance(live, ReplicaLive)]
 
     async def _ask_all(self, method: str, *args: Any) -> list[Any]:
         """What the replicas answer that answer in time; exceptions stand in for those that fail."""

@@ -35,6 +35,7 @@ from goose_ray.engine.step_cost import StepCost
 from goose_ray.engine.step_delivery import ABORTED, deliver_step
 from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.engine.trace import StepTrace, record_step
+from goose_ray.engine.tree_trace import TreeTrace
 from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedError
 
 __all__ = ["Engine"]
@@ -92,6 +93,7 @@ class Engine:
         self._sequences: dict[str, SequenceState] = {}
         self._stats = StatsRecorder()
         self.trace = StepTrace()
+        self.tree_trace = TreeTrace(with_tokens=config.trace_tokens)
         self._death: Exception | None = None
 
     @property
@@ -274,6 +276,7 @@ class Engine:
             if step.num_chain > 1:
                 self._memory.publish(entry.sequence)
         counts = self._drafting.observe(outcomes, harvest)
+        self.tree_trace.observe(batch.step_id, outcomes)
         now_s = self._clock()
         outputs = []
         for (sequence, delivery), outcome, by_source in zip(advanced, outcomes, counts, strict=True):

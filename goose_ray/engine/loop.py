@@ -25,6 +25,7 @@ from goose_ray.engine.step import ModelSpec
 from goose_ray.engine.stream import Stream, send
 from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.engine.trace import StepRecord
+from goose_ray.engine.tree_trace import TreeRecord
 from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -193,6 +194,10 @@ class EngineLoop:
     def step_trace(self, count: int | None = None) -> tuple[StepRecord, ...]:
         """The last `count` steps, oldest first; all that are kept by default."""
         return self._engine.trace.last(count)
+
+    def tree_trace(self) -> tuple[TreeRecord, ...]:
+        """Trees of the last steps, oldest first."""
+        return self._engine.tree_trace.last()
 
     def check_health(self) -> None:
         """Raises EngineDeadError if the thread has ended, a step has stalled or the runner is dead."""

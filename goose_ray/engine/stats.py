@@ -79,6 +79,8 @@ class EngineStats:
     # prompt tokens of admitted requests, and how many of them were in the prefix cache; recomputation not counted
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+    # trees verified, anchors alone among them: one a sequence and step
+    num_trees: int = 0
     # trees with at least one draft node, their draft nodes, and how many of those were committed
     num_drafts: int = 0
     num_draft_tokens: int = 0

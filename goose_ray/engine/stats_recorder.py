@@ -31,6 +31,7 @@ class StatsRecorder:
         self.prompt_tokens = 0
         self.prefix_cache_queries = 0
         self.prefix_cache_hits = 0
+        self.num_trees = 0
         self.num_drafts = 0
         self.num_draft_tokens = 0
         self.num_accepted_tokens = 0
@@ -69,6 +70,7 @@ class StatsRecorder:
 
     def record_tree(self, num_draft_nodes: int, num_accepted: int, by_source: Mapping[str, tuple[int, int]]) -> None:
         """One verified tree; `by_source` has (attempted, accepted) of each source that had a part in it."""
+        self.num_trees += 1
         self.num_drafts += num_draft_nodes > 0
         self.num_draft_tokens += num_draft_nodes
         self.num_accepted_tokens += num_accepted
@@ -109,6 +111,7 @@ class StatsRecorder:
             prompt_tokens=self.prompt_tokens,
             prefix_cache_queries=self.prefix_cache_queries,
             prefix_cache_hits=self.prefix_cache_hits,
+            num_trees=self.num_trees,
             num_drafts=self.num_drafts,
             num_draft_tokens=self.num_draft_tokens,
             num_accepted_tokens=self.num_accepted_tokens,
