@@ -17,6 +17,9 @@ from goose_ray.config import EngineConfig
 
 __all__ = ["AgainstRun", "Pace"]
 
+# Prompts and the most tokens of a reply -> replies.
+Answers = Callable[[Sequence[TokenIds], int], list[TokenIds]]
+
 # The tokens of the reply that everyone writes before it counts.
 _WARM_TOKENS = 4
 
@@ -47,7 +50,7 @@ class AgainstRun:
 
     def measure(self, prompts: Sequence[TokenIds], on_group: Callable[[], object] = lambda: None) -> dict[str, Pace]:
         """By name, the opponent first."""
-        answerers = {self.opponent.name: self.opponent.answers}
+        answerers: dict[str, Answers] = {self.opponent.name: self.opponent.answers}
         answerers |= {contender.name: self._engine(contender) for contender in self.contenders}
         for answer in answerers.values():
             answer(prompts[:1], _WARM_TOKENS)
@@ -67,7 +70,7 @@ class AgainstRun:
         size = self.concurrency if self.concurrency == 1 else 2 * self.concurrency
         return [prompts[start : start + size] for start in range(0, len(prompts), size)]
 
-    def _engine(self, contender: Contender) -> Callable[[Sequence[TokenIds], int], list[TokenIds]]:
+    def _engine(self, contender: Contender) -> Answers:
         config = self.engine.model_copy(
             update={
                 "policy": contender.policy,

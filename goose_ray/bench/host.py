@@ -41,6 +41,8 @@ _FIRST_ID = 512
 _WARM_STEPS = 64
 # Tokens that a step of such text commits at most, on average over many.
 _MAX_TAU = 6
+# Stages that are told apart from the host's.
+_BESIDE = ("logits", "model")
 _SEED = 7
 
 
@@ -53,10 +55,12 @@ class HostCost:
     # means: nodes verified in all, anchors included, and tokens committed per sequence
     nodes: float
     tau: float
-    # all but the model
+    # all but the two below
     ms: float
     # the parts of it, measured in as many further steps; what they leave over is glue
     stages_ms: Mapping[str, float]
+    # tensor operations over the vocabulary on the model's device: the likeliest token and the successors of every row
+    logits_ms: float
     # what stood for the model
     model_ms: float
 
@@ -96,7 +100,10 @@ class HostRun:
             nodes=float(np.mean([step.num_nodes for step in taken])),
             tau=float(np.mean([step.num_committed for step in taken])) / self.sequences,
             ms=_median_ms([step.host_s for step in taken]),
-            stages_ms={name: _median_ms([step[name] for step in by_stage]) for name in by_stage[0] if name != "model"},
+            stages_ms={
+                name: _median_ms([step[name] for step in by_stage]) for name in by_stage[0] if name not in _BESIDE
+            },
+            logits_ms=_median_ms([step.logits_s for step in taken]),
             model_ms=_median_ms([step.model_s for step in taken]),
         )
 
@@ -104,6 +111,7 @@ class HostRun:
 @dataclass(frozen=True, slots=True)
 class _Step:
     host_s: float
+    logits_s: float
     model_s: float
     num_nodes: int
     num_committed: int
@@ -154,12 +162,13 @@ class _Script:
             self._engine.step()
 
     def step(self) -> _Step:
-        model_s, started_s = self._runner.model_s, self._run.clock()
+        logits_s, model_s, started_s = self._runner.logits_s, self._runner.model_s, self._run.clock()
         self._engine.step()
         taken_s = self._run.clock() - started_s
-        model_s = self._runner.model_s - model_s
+        logits_s, model_s = self._runner.logits_s - logits_s, self._runner.model_s - model_s
         record = self._engine.trace.last(1)[0]
-        return _Step(taken_s - model_s, model_s, record.rows, sum(s.committed for s in record.sequences))
+        committed = sum(sequence.committed for sequence in record.sequences)
+        return _Step(taken_s - logits_s - model_s, logits_s, model_s, record.rows, committed)
 
 
 def _stages() -> dict[str, list[Place]]:
@@ -173,7 +182,7 @@ def _stages() -> dict[str, list[Place]]:
         "check": [(BatchChecker, "check")],
         "attention": [(SdpaStep, "__init__"), (SdpaStep, "plans")],
         "model": [(ScriptedRunner, "hidden_states"), (ScriptedRunner, "logits")],
-        "scores": [(scripted_runner, "score_rows")],
+        "logits": [(scripted_runner, "score_rows")],
         "walk": [(scripted_runner, "verify_trees"), (scripted_runner, "path_logprobs")],
         "deliver": [(OutputStream, "push")],
         "commit": [(SequenceState, "computed"), (SequenceState, "commit")],

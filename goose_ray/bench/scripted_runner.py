@@ -53,7 +53,7 @@ class ScriptedRunner:
         clock: Callable[[], float],
     ) -> None:
         """Token t of target and texts is `first_id` + t of the vocabulary. `sampled`: requests have a temperature.
-        `clock` measures `model_s`.
+        `clock` measures `model_s` and `logits_s`.
         """
         self._target, self._texts, self._first_id = target, texts, first_id
         self._spec = ModelSpec(
@@ -73,8 +73,9 @@ class ScriptedRunner:
         self._batch: StepBatch | None = None
         # by which `now` is ahead of the wall
         self._ahead_s = 0.0
-        # seconds, by the clock, of what stood for the model so far
+        # seconds, by the clock, of what stood for the model so far, and of what was done with the logits next to it
         self.model_s = 0.0
+        self.logits_s = 0.0
 
     @property
     def spec(self) -> ModelSpec:
@@ -88,7 +89,10 @@ class ScriptedRunner:
         self._checker.check(batch)
         self._ahead_s += _FORWARD_S + _ROW_S * batch.num_rows
         with torch.inference_mode():
-            scores = score_rows(batch, self.hidden_states(batch), self.logits)
+            hidden = self.hidden_states(batch)
+            started_s, model_s = self._clock(), self.model_s
+            scores = score_rows(batch, hidden, self.logits)
+            self.logits_s += self._clock() - started_s - (self.model_s - model_s)
             paths = verify_trees(batch, scores)
             logprobs = path_logprobs(scores.kept_logits, scores.kept_index, batch.sequences, paths)
         return StepOutput(paths=paths, harvest=scores.harvest, logprobs=logprobs, forward_s=0.0)

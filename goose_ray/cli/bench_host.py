@@ -52,8 +52,9 @@ def host(
 ) -> None:
     """Milliseconds of a step outside the model: engine, speculator and the runner's own part.
 
-    On synthetic traffic, the forward scripted. Medians over steps; `ms` is all but the model, `stages_ms` what it is
-    made of. Budgets are measured one after the other.
+    On synthetic traffic, the forward scripted. Medians over steps; `ms` is all but the model and what is done with its
+    logits over the whole vocabulary on its device (`logits_ms`); `stages_ms` is what it is made of. Budgets are
+    measured one after the other.
 
     \b
     goose bench host --json
@@ -87,12 +88,12 @@ def host(
         costs[str(budget)] = run.measure(tokenizer, tokenizer.vocab_size)
     if as_json:
         about = {"policy": policy, "context": context, "threads": num_threads, "cpu_time": cpu_time}
-        budgets_json = {budget: _rounded(asdict(cost)) for budget, cost in costs.items()}
+        budgets_json = {name: _rounded(asdict(cost)) for name, cost in costs.items()}
         slowest = _rounded(max(cost.ms for cost in costs.values()))
         click.echo(json.dumps({**about, "ms": slowest, "budgets": budgets_json}, indent=2))
         return
-    for budget, cost in costs.items():
-        click.echo(_lines(f"{policy}:{budget}", cost))
+    for name, cost in costs.items():
+        click.echo(_lines(f"{policy}:{name}", cost))
 
 
 def _rounded(value: Any) -> Any:
@@ -103,7 +104,8 @@ def _rounded(value: Any) -> Any:
 
 def _lines(name: str, cost: "HostCost") -> str:
     heading = (
-        f"{name}: {cost.ms:.2f} ms a step of {cost.sequences} sequences, {cost.nodes:.0f} nodes, tau {cost.tau:.2f}"
+        f"{name}: {cost.ms:.2f} ms a step of {cost.sequences} sequences, {cost.nodes:.0f} nodes, tau {cost.tau:.2f}; "
+        f"logits {cost.logits_ms:.2f} ms"
     )
     stages = sorted(cost.stages_ms.items(), key=lambda stage: -stage[1])
     rest = cost.ms - sum(ms for _, ms in stages)

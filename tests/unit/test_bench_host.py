@@ -37,6 +37,7 @@ def test_the_figures_are_of_whole_steps_of_full_batches(budget: int | Literal["a
     assert 1.2 < cost.tau < 6
     assert all(ms > 0 for ms in cost.stages_ms.values())
     assert cost.model_ms > 0
+    assert cost.logits_ms > 0
     assert cost.ms > max(cost.stages_ms.values()) / 10
 
 
