@@ -63,7 +63,12 @@ def build_app(args: dict[str, Any]) -> Application:
     aggregator = DeploymentActorConfig(
         name=AGGREGATOR_NAME,
         actor_class=ray.remote(AcceptanceAggregator),
-        init_kwargs={"live_for_s": config.replica_silent_after_s},
+        init_kwargs={
+            "live_for_s": config.replica_silent_after_s,
+            "half_life_s": config.tuning_half_life_s,
+            "tunes": config.tuning,
+            "snapshot": config.aggregator_snapshot,
+        },
         actor_options={"num_cpus": 0},
     )
     server = serve.deployment(GooseServer).options(deployment_actors=[aggregator], **_SERVER_LIMITS, **placement)

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig
 
+from goose.anisotropic.calibration_file import CalibrationFile
 from goose.cost import CostModel
 from goose.errors import UnknownNameError
 from goose.policies.registry import POLICIES, calibrated
@@ -30,6 +31,7 @@ from goose_ray.runner.backends import new_backend
 from goose_ray.runner.divisibility import check_divisible
 from goose_ray.runner.local import LocalRunner
 from goose_ray.runner.support import longest_sequence
+from goose_ray.telemetry.starting_point import StartingPoint, joined_start
 
 __all__ = [
     "ReplicaParts",
@@ -55,14 +57,18 @@ class ReplicaParts:
     cost: CostModel | None = None
 
 
-def build_engine(config: GooseConfig) -> EngineLoop:
+def build_engine(config: GooseConfig, start: StartingPoint | None = None) -> EngineLoop:
     """The engine loop of one replica, not started. Fetches and converts the model if need be, and compiles what any
-    policy needs that a request may name.
+    policy needs that a request may name. `start` is what other replicas have learned, besides the calibration.
 
     Raises ConfigError naming the field, ModelLoadError if the model cannot be had or run.
     """
     speculator = _speculator(config.engine, config.model)  # first: a wrong name shows before the model is loaded
     parts = load_parts(config)
+    if start is not None:
+        calibration = load_calibration(config.engine.calibration, config.model)
+        known = joined_start(calibration, start, vocab_size=parts.runner.spec.vocab_size)
+        speculator = _new_speculator(config.engine, known)
     # Else the first request that names a policy would do it in the engine's thread, and all others would wait.
     speculator.prepare()
     engine = _engine(parts, speculator, config.engine, time.monotonic)
@@ -184,7 +190,10 @@ def _measured(runner: ModelRunner, config: EngineConfig, clock: Callable[[], flo
 
 
 def _speculator(config: EngineConfig, model: str) -> Speculator:
-    calibration = load_calibration(config.calibration, model)
+    return _new_speculator(config, load_calibration(config.calibration, model))
+
+
+def _new_speculator(config: EngineConfig, calibration: CalibrationFile | None) -> Speculator:
     try:
         return Speculator(
             policy=config.policy,

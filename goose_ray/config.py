@@ -147,6 +147,34 @@ class GooseConfig(BaseModel):
         default=6.0, gt=0, description="A replica that has not reported for that long counts as gone, in seconds."
     )
 
+    tuning: bool = Field(
+        default=True,
+        description="Tune each replica's trees, and start new ones, by what the whole cluster has learned; off: each "
+        "learns alone. Changes trees, never outputs.",
+    )
+    workload: str = Field(
+        default="",
+        max_length=64,
+        description="Name of the traffic that this deployment gets: replicas of one name learn from each other first.",
+    )
+    tuning_half_life_s: float = Field(
+        default=300.0, gt=0, description="Age at which a count weighs half in tuning, in seconds."
+    )
+    share_period_s: float = Field(
+        default=30.0, gt=0, description="Seconds between a replica's offers of what it has learned to new replicas."
+    )
+    share_texts: bool = Field(
+        default=True,
+        description="New replicas start with the newest texts of others, of requests without a cache_salt.",
+    )
+    shared_text_tokens: int = Field(default=65536, ge=0, description="Most tokens of texts that a replica offers.")
+    aggregator_snapshot: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where the aggregator keeps its memory for the next one: a path that every node has, or a URI that "
+        "fsspec knows. Counts and weights, no texts.",
+    )
+
     @model_validator(mode="after")
     def _silence_is_longer_than_a_period(self) -> Self:
         if self.replica_silent_after_s <= self.report_period_s:

@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import logging
 import os
+import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, nullcontext
@@ -28,6 +29,7 @@ from goose_ray.errors import EngineDeadError, GooseRayError
 from goose_ray.telemetry.acceptance_aggregator import AGGREGATOR_NAME
 from goose_ray.telemetry.aggregator_link import AggregatorLink
 from goose_ray.telemetry.dashboard.live import ReplicaLive
+from goose_ray.telemetry.learning_exchange import LearningExchange, fetch_start
 from goose_ray.telemetry.replica_telemetry import ReplicaTelemetry
 from goose_ray.telemetry.report import Incarnation, ReplicaReport
 from goose_ray.telemetry.reporter import Reporter
@@ -53,17 +55,26 @@ class GooseServer:
         log_through_serve()
         config = config.on_node(_cpus_of_this_node())
         self._config = config
-        self._engine = await asyncio.to_thread(build_engine, config)
+        link = AggregatorLink(self.aggregator, timeout_s=_REPORT_TIMEOUT_S)
+        start = await fetch_start(link, config.model, timeout_s=_REPORT_TIMEOUT_S) if config.tuning else None
+        self._engine = await asyncio.to_thread(build_engine, config, start)
         self._calls = EngineCalls(self._engine, tool_parser=config.tool_parser)
         self._engine.start()
         self._incarnation = Incarnation(replica_id=serve.get_replica_context().replica_id.unique_id)
+        self._started_s = time.monotonic()
         self._report_numbers = itertools.count(1)
         self._telemetry = ReplicaTelemetry(self._engine, self._incarnation, model=config.model_name)
         self._callers = Callers(_CallerLiveness().is_dead, self._end_orphan, period_s=_CALLER_PERIOD_S)
         self._reporter = Reporter(
-            self._make_report,
-            AggregatorLink(self.aggregator, timeout_s=_REPORT_TIMEOUT_S).observe,
-            period_s=config.report_period_s,
+            self._make_report, link.observe, period_s=config.report_period_s, on_tuning=self._engine.tune
+        )
+        self._sharing = LearningExchange(
+            self._engine.learned,
+            link.publish,
+            incarnation=self._incarnation.id,
+            model=config.model,
+            max_tokens=config.shared_text_tokens if config.share_texts else 0,
+            period_s=config.share_period_s,
         )
         try:
             await self._warm_up()
@@ -71,6 +82,8 @@ class GooseServer:
             await asyncio.to_thread(self._engine.stop)
             raise
         self._reporter.start()
+        if config.tuning:
+            self._sharing.start()
         self._watch = asyncio.create_task(self._leave_when_dead())
         self._is_up = True
 
@@ -126,6 +139,7 @@ class GooseServer:
         self._watch.cancel()
         self._calls.stop()
         await self._callers.stop()
+        await self._sharing.stop()
         await self._reporter.stop()
         await asyncio.to_thread(self._engine.stop)
 
@@ -170,6 +184,10 @@ class GooseServer:
             healthy=self._is_healthy(),
             acceptance=self._engine.acceptance(),
             stats=self._telemetry.sample(),
+            workload=self._config.workload,
+            uptime_s=time.monotonic() - self._started_s,
+            tuning_counts=self._engine.tuning_counts(),
+            tuning=self._engine.tuning,
         )
 
     def _is_healthy(self) -> bool:

@@ -4,6 +4,8 @@ from dataclasses import asdict
 from typing import Any
 
 from goose.calibration import DEPTH_EDGES, RANK_EDGES, AcceptanceTable
+from goose.tuning import TreeTuning
+from goose.tuning_counts import DEPTHS, GROUPS
 from goose_ray.api.backend import ClusterState, ReplicaSteps
 from goose_ray.telemetry.acceptance_state import ClusterView, ReplicaView
 
@@ -25,6 +27,8 @@ def acceptance_view(state: ClusterState) -> dict[str, Any]:
         "total": _counts(sum(a for a, _ in totals.values()), sum(c for _, c in totals.values())),
         "sources": {name: _source(table, name) for name in sorted(totals)},
         "positions": _positions(table),
+        # the newest that a living replica uses; each uses its own, see `replicas[*].tuning`
+        "tuning_version": max((replica.report.tuning.version for replica in view.live), default=0),
         "replicas": [_replica(replica) for replica in view.replicas],
         "retired": {"incarnations": view.retired.num_incarnations, "sources": _totals(view.retired.acceptance)},
     }
@@ -99,4 +103,26 @@ def _replica(replica: ReplicaView) -> dict[str, Any]:
         "last_report_s_ago": round(replica.age_s, 3),
         "reports": report.sequence,
         "sources": _totals(report.acceptance),
+        "workload": report.workload,
+        "tuning": _tuning(report.tuning),
     }
+
+
+def _tuning(tuning: TreeTuning) -> dict[str, Any]:
+    """What requests of a replica start with, what it is based on, and the shape that trees have under it."""
+    depths = _buckets_of(DEPTHS)
+    return {
+        "version": tuning.version,
+        "bias": dict(zip(GROUPS, tuning.offsets, strict=True)),
+        "temperature": tuning.temperature,
+        "based_on": dict(zip(("cluster", "workload", "own"), tuning.based_on, strict=True)),
+        "spine_share": tuning.spine_share,
+        "by_depth": [
+            {"depth": depth, "acceptance": rate, "reached_per_tree": width}
+            for depth, rate, width in zip(depths, tuning.acceptance, tuning.width, strict=True)
+        ],
+    }
+
+
+def _buckets_of(edges: tuple[int, ...]) -> list[list[int | None]]:
+    return [[first, last] for first, last in zip(edges, [*(edge - 1 for edge in edges[1:]), None], strict=True)]

@@ -27,13 +27,15 @@ _SNAPSHOT_PERIOD_S = 10.0
 class AcceptanceAggregator:
     """Made an actor by `ray.remote`. Its methods take microseconds to a few milliseconds and never wait for a file."""
 
-    def __init__(self, live_for_s: float, half_life_s: float = 300.0, snapshot: str | None = None) -> None:
-        self._memory = _new_memory(live_for_s, half_life_s)
+    def __init__(
+        self, live_for_s: float, half_life_s: float = 300.0, tunes: bool = True, snapshot: str | None = None
+    ) -> None:
+        self._memory = _new_memory(live_for_s, half_life_s, tunes)
         # Guards the memory: snapshots are made on a thread of their own.
         self._lock = threading.Lock()
         if snapshot is not None:
             self._file = SnapshotFile(snapshot)
-            self._memory = _restored(self._file, _new_memory(live_for_s, half_life_s)) or self._memory
+            self._memory = _restored(self._file, _new_memory(live_for_s, half_life_s, tunes)) or self._memory
             threading.Thread(target=self._keep, name="goose-snapshot", daemon=True).start()
 
     def observe(self, report: ReplicaReport) -> TreeTuning | None:
@@ -68,8 +70,10 @@ class AcceptanceAggregator:
                 _log().warning("%s", error)
 
 
-def _new_memory(live_for_s: float, half_life_s: float) -> ClusterMemory:
-    return ClusterMemory(live_for_s=live_for_s, half_life_s=half_life_s, now=time.monotonic(), started_at=time.time())
+def _new_memory(live_for_s: float, half_life_s: float, tunes: bool) -> ClusterMemory:
+    return ClusterMemory(
+        live_for_s=live_for_s, half_life_s=half_life_s, tunes=tunes, now=time.monotonic(), started_at=time.time()
+    )
 
 
 def _restored(file: SnapshotFile, memory: ClusterMemory) -> ClusterMemory | None:

@@ -21,13 +21,16 @@ class ClusterMemory:
     """`now` is in seconds, on one monotonic clock; `started_at`, in unix seconds, is when this memory began.
 
     A memory that begins knows little of the cluster until each replica has reported: it tunes nobody for `live_for_s`,
-    and replicas go on with the tuning that they have.
+    and replicas go on with the tuning that they have. One that does not tune never does.
     """
 
-    def __init__(self, *, live_for_s: float, half_life_s: float, now: float, started_at: float) -> None:
+    def __init__(
+        self, *, live_for_s: float, half_life_s: float, now: float, started_at: float, tunes: bool = True
+    ) -> None:
         self._tuning = TuningState(half_life_s=half_life_s, first_version=int(started_at))
         self._acceptance = AcceptanceState(live_for_s=live_for_s, on_fold=self._tuning.forget)
         self._warm_starts = WarmStarts()
+        self._tunes = tunes
         self._tunes_from = now + live_for_s
 
     def observe(self, report: ReplicaReport, now: float) -> TreeTuning | None:
@@ -35,7 +38,7 @@ class ClusterMemory:
         if not self._acceptance.observe(report, now):
             return None
         self._tuning.observe(report, now)
-        if now < self._tunes_from:
+        if not self._tunes or now < self._tunes_from:
             return None
         tuning = self._tuning.tuning(report.incarnation.id, now)
         return None if tuning.version == report.tuning.version else tuning
