@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from goose_ray.errors import ModelLoadError
-from goose_ray.runner.linear import packed
+from goose_ray.runner.linear import linear_of, packed
 
 __all__ = ["LanguageModelHead"]
 
@@ -69,8 +69,4 @@ def _rows_of(projection: nn.Module, first: int, last: int, *, copied: bool) -> n
         raise ModelLoadError(f"output embeddings of type {type(projection).__name__} cannot be divided among ranks")
     weight = projection.weight.detach()[first:last]
     bias = None if projection.bias is None else projection.bias.detach()[first:last].clone()
-    part = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    part.weight = nn.Parameter(weight.clone() if copied else weight, requires_grad=False)
-    if bias is not None:
-        part.bias = nn.Parameter(bias, requires_grad=False)
-    return packed(part)
+    return packed(linear_of(weight.clone() if copied else weight, bias))

@@ -5,10 +5,12 @@ default (MKL's sgemm over the weights as they lie) takes twice that from two row
 that torch's own compiler uses when it freezes a model. Knows nothing of the model around the layers.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
-__all__ = ["PackedLinear", "pack_linears", "packed"]
+__all__ = ["PackedLinear", "SummedLinear", "linear_of", "pack_linears", "packed"]
 
 # The layout that oneDNN picks for this many rows is within a few per cent of the best at all others, unlike that for
 # one row; and with it a row's product hardly depends on the rows beside it.
@@ -36,6 +38,30 @@ class PackedLinear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self._bias is not None}"
+
+
+class SummedLinear(nn.Module):
+    """A linear layer of which each rank has some of the inputs: their products summed by `reduce`, then the bias."""
+
+    def __init__(
+        self, product: nn.Module, bias: torch.Tensor | None, reduce: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        super().__init__()
+        self._product, self._bias, self._reduce = product, bias, reduce
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """[..., this rank's in_features] -> [..., out_features], the same on all ranks"""
+        total = self._reduce(self._product(inputs))
+        return total if self._bias is None else total + self._bias
+
+
+def linear_of(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
+    """A linear layer of these very tensors: weight [out_features, in_features], bias [out_features]."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer
 
 
 def packed(layer: nn.Module) -> nn.Module:

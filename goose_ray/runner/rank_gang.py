@@ -19,7 +19,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from goose_ray.errors import ConfigError, GooseRayError, ModelLoadError
 from goose_ray.runner.comm_build import build_environment
 from goose_ray.runner.rank_bundles import RankBundles
-from goose_ray.runner.worker import GangPlace, RankPlace, TensorParallelRank
+from goose_ray.runner.rank_place import GangPlace, RankPlace
+from goose_ray.runner.worker import TensorParallelRank
 
 __all__ = ["GangOptions", "RankGang"]
 

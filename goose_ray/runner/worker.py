@@ -4,16 +4,11 @@ The methods of `TensorParallelRank` are called on all ranks of a gang, one after
 join, load, follow. What each raises says what is to be done about it.
 """
 
-import fcntl
 import logging
 import os
-import socket
-import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
 import ray
 import torch
@@ -28,42 +23,18 @@ from goose_ray.runner.comm_build import build_shared_memory_op
 from goose_ray.runner.divisibility import check_divisible
 from goose_ray.runner.forward import ModelForward, inspect_model
 from goose_ray.runner.head import LanguageModelHead
+from goose_ray.runner.linear import PackedLinear, SummedLinear, linear_of, packed
 from goose_ray.runner.rank_leash import Leash
+from goose_ray.runner.rank_place import GangPlace, RankPlace, tell_environment, unlink_shared_memory
 from goose_ray.runner.sharded_runner import ShardRunner, TorchRankGroup
 from goose_ray.runner.step_channel import ChannelAddress, StepFollower
 from goose_ray.runner.support import Trial
 
-__all__ = ["GangPlace", "RankPlace", "TensorParallelRank"]
+__all__ = ["TensorParallelRank"]
 
 _logger = logging.getLogger(__name__)
 
 _SHARED_MEMORY_OP = "deepspeed_shm_comm"
-# Linux: "get interface address"
-_SIOCGIFADDR = 0x8915
-
-
-@dataclass(frozen=True, slots=True)
-class RankPlace:
-    """Where a rank's process is."""
-
-    node_id: str
-    host: str
-    pid: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GangPlace:
-    """A rank's place among the others."""
-
-    rank: int
-    num_ranks: int
-    # its number among the ranks of its host, and how many those are
-    local_rank: int
-    num_local: int
-    # where rank 0 holds the store
-    host: str
-    port: int
-    timeout_s: float
 
 
 class TensorParallelRank:
@@ -98,7 +69,7 @@ class TensorParallelRank:
 
     def join(self, place: GangPlace) -> None:
         """Meets the other ranks. Raises ModelLoadError naming what is missing on this machine."""
-        _tell_environment(place)
+        tell_environment(place)
         timeout = timedelta(seconds=place.timeout_s)
         on_cpu = self._device.type == "cpu"
         shares_memory = on_cpu and place.num_local == place.num_ranks
@@ -128,7 +99,7 @@ class TensorParallelRank:
         deepspeed.init_distributed(dist_backend="gloo" if on_cpu else "nccl", verbose=False)
         torch.distributed.barrier()
         if shares_memory:
-            _unlink_shared_memory(place)
+            unlink_shared_memory(place)
 
     def load(
         self,
@@ -202,7 +173,32 @@ def _divided(model: PreTrainedModel, num_ranks: int) -> PreTrainedModel:
             f"DeepSpeed cannot divide {type(model).__name__} among {num_ranks} ranks: {error}"
         ) from error
     divided: PreTrainedModel = engine.module
+    _pack_divided(divided)
     return divided
+
+
+def _pack_divided(model: PreTrainedModel) -> None:
+    """Has oneDNN multiply the shares of float32 layers on the CPU, as it does the whole ones of a single process.
+
+    DeepSpeed's own layers multiply as torch does by default, which costs twice as much from two rows on.
+    """
+    from deepspeed import comm
+    from deepspeed.module_inject.layers import LinearAllreduce, LinearLayer
+
+    def summed(product: torch.Tensor) -> torch.Tensor:
+        comm.inference_all_reduce(product)
+        return product
+
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            # Subclasses divide, or gather, in other ways; and a share of a small layer may be nothing at all.
+            is_rows = type(child) is LinearLayer and not child.gather_output
+            if not (is_rows or type(child) is LinearAllreduce) or not child.weight.numel():
+                continue
+            bias = None if child.bias is None else child.bias.detach()
+            product = packed(linear_of(child.weight.detach().contiguous(), bias if is_rows else None))
+            if isinstance(product, PackedLinear):
+                setattr(parent, name, product if is_rows else SummedLinear(product, bias, summed))
 
 
 def _try(runner: ShardRunner, trial: Trial, name: str, dtype: torch.dtype) -> None:
@@ -216,44 +212,3 @@ def _try(runner: ShardRunner, trial: Trial, name: str, dtype: torch.dtype) -> No
                 f"{error}. If it runs with tensor_parallel_size 1, DeepSpeed does not divide its layers right (fused "
                 "projections, as in Phi-3)"
             ) from error
-
-
-def _tell_environment(place: GangPlace) -> None:
-    """What DeepSpeed and torch.distributed look up in the environment, for this process alone."""
-    os.environ.update(
-        RANK=str(place.rank),
-        WORLD_SIZE=str(place.num_ranks),
-        LOCAL_RANK=str(place.local_rank),
-        # The shared-memory collective is set up if this is the number of ranks, and crashes if it was not.
-        LOCAL_SIZE=str(place.num_local),
-        MASTER_ADDR=place.host,
-        MASTER_PORT=str(place.port),
-    )
-    interface = _interface_of(place)
-    if interface is not None:
-        os.environ["GLOO_SOCKET_IFNAME"] = interface
-
-
-def _interface_of(place: GangPlace) -> str | None:
-    """The network interface by which other hosts reach this one; gloo would go by the host's name, often loopback's."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((place.host, place.port))
-        except OSError:
-            return None
-        own = probe.getsockname()[0]
-        for _, name in socket.if_nameindex():
-            try:
-                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
-            except OSError:
-                # it has no IPv4 address
-                continue
-            if socket.inet_ntoa(answer[20:24]) == own:
-                return name
-    return None
-
-
-def _unlink_shared_memory(place: GangPlace) -> None:
-    """All ranks of this host have opened each other's segment: nameless, it is freed with the last of them."""
-    name = f"deepspeed_allreduce_buffer_{os.getuid()}_{place.host}_{place.port}_{place.rank}"
-    (Path("/dev/shm") / name).unlink(missing_ok=True)

@@ -1,10 +1,14 @@
 """Models spread over ranks in processes of their own: they say what one process says, and leave nothing when one dies.
 
-Real Ray actors, placement groups and DeepSpeed. The families share one gang, of two ranks; `make ranks` has four.
+Real Ray actors, placement groups and DeepSpeed. The families share one gang, of two ranks; `make ranks` has four,
+and two nodes.
 """
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -13,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 import torch
 from engine_helpers import run
 from fakes import FakeTokenizer
@@ -43,8 +48,8 @@ HEADS = {
 }[RANKS]
 
 
-def start_gang(num_ranks: int) -> RankGang:
-    bundles = RankBundles.find(num_ranks, device="cpu", strategy="PACK", cpus_per_rank=0.1)
+def start_gang(num_ranks: int, strategy: str = "PACK") -> RankGang:
+    bundles = RankBundles.find(num_ranks, device="cpu", strategy=strategy, cpus_per_rank=0.1)
     return RankGang(GangOptions(num_ranks=num_ranks, device="cpu", num_threads=1, shares_cores=True), bundles)
 
 
@@ -100,9 +105,8 @@ def replies(runner: ModelRunner, policy: str) -> list[list[int]]:
     return found
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
-def test_ranks_say_what_one_process_says(gang: RankGang, tmp_path: Path, family: str) -> None:
-    runner = spread(gang, saved(tmp_path, family))
+def assert_same_as_one_process(gang: RankGang, folder: Path, family: str) -> None:
+    runner = spread(gang, saved(folder, family))
     local = LocalRunner(tiny_model(family, **HEADS), model_id="tiny", num_slots=NUM_SLOTS)
     expected = replies(local, "autoregressive")
     prompt = np.random.default_rng(3).integers(0, VOCAB_SIZE, 4)
@@ -115,6 +119,39 @@ def test_ranks_say_what_one_process_says(gang: RankGang, tmp_path: Path, family:
             assert replies(runner, policy) == expected, policy
     finally:
         assert runner.release() is gang
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "mistral"])
+def test_ranks_say_what_one_process_says(gang: RankGang, tmp_path: Path, family: str) -> None:
+    assert_same_as_one_process(gang, tmp_path, family)
+
+
+@pytest.fixture
+def second_node(ray_address: str) -> Iterator[None]:
+    """Another node of the cluster, on this machine."""
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--address", ray_address, "--block"]
+    command += ["--num-cpus", "1", "--object-store-memory", str(100 * 2**20)]
+    for option in ("--dashboard-agent-listen-port", "--dashboard-agent-grpc-port", "--metrics-export-port"):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            command += [option, str(probe.getsockname()[1])]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        eventually(lambda: len([n for n in ray.nodes() if n["Alive"]]) == 2, within_s=120, what="a second node")
+        yield
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@pytest.mark.skipif("GOOSE_RANKS" not in os.environ, reason="`make ranks`: a second node would be in the way of others")
+def test_ranks_on_two_nodes_say_what_one_process_says(second_node: None, tmp_path: Path) -> None:
+    gang = start_gang(2, "STRICT_SPREAD")
+    try:
+        assert gang.num_hosts == 2
+        assert_same_as_one_process(gang, tmp_path, "llama")
+    finally:
+        gang.kill()
 
 
 def test_what_cannot_be_divided_is_refused(gang: RankGang, tmp_path: Path) -> None:
@@ -136,6 +173,7 @@ def is_alive(pid: int) -> bool:
 
 def test_a_rank_that_stops_is_the_end_of_the_gang(ray_address: str, tmp_path: Path) -> None:
     """In the middle of a step, which the other rank would wait in for ever."""
+    segments = set(os.listdir("/dev/shm"))
     gang = start_gang(2)
     pids = gang.pids
     runner = spread(gang, saved(tmp_path, "llama"), silence_s=3.0)
@@ -161,4 +199,5 @@ def test_a_rank_that_stops_is_the_end_of_the_gang(ray_address: str, tmp_path: Pa
     with pytest.raises(EngineDeadError, match="rank 1 has not given a sign of life"):
         runner.check_health()
     runner.shutdown()
-    assert not list(Path("/dev/shm").glob("deepspeed_allreduce_buffer_*"))
+    left = set(os.listdir("/dev/shm")) - segments
+    assert not [name for name in left if name.startswith("deepspeed")]
