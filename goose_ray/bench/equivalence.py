@@ -40,7 +40,7 @@ _SCHEMA = json.dumps(
     }
 )
 # A sequence is admitted if there is room for a tree of each; with small ones sequences grow into one another's room.
-_SCARCE_BUDGET = 8
+_SCARCE_BUDGET = 4
 
 
 def samplings(max_tokens: int) -> dict[str, SamplingParams]:

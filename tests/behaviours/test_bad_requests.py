@@ -27,7 +27,7 @@ from goose_ray.engine.request import GenerationRequest, RequestOutput
 from goose_ray.engine.sequence import SequenceState
 from goose_ray.errors import InvalidRequestError
 
-NUM_REQUESTS = int(os.environ.get("GOOSE_CHURN", "400"))
+NUM_REQUESTS = int(os.environ.get("GOOSE_CHURN", "240"))
 _AT_ONCE = 8
 # What must not outlive its request.
 _OF_REQUESTS = (GenerationRequest, SequenceState, OutputStream, GenerateCall, Delta, RequestOutput, DraftRequest)

@@ -127,7 +127,7 @@ def test_b13_a_pool_of_past_outputs_of_any_capacity(policy: str) -> None:
     """Smaller than a text, as large as one, as deep as the longest pattern, and one more or less."""
     requests = [make_request(str(i), [i + 1, 2, 3], max_tokens=40) for i in range(3)]
     expected = {r.request_id: plain_reply(MODEL, r, FakeTokenizer(specials=SPECIALS)) for r in requests}
-    for pool_tokens in (0, 1, 2, 3, 7, 8, 9, 39, 40, 41, 43, 44, 63, 64, 65, 80, 129):
+    for pool_tokens in (0, 1, 8, 9, 39, 40, 41, 43, 64, 65, 129):
         engine = modelled(MODEL, Speculator(policy=policy, budget=16, harvest_k=2, pool_tokens=pool_tokens))
         for request in requests:
             assert run(engine, request)[request.request_id].visible == expected[request.request_id]

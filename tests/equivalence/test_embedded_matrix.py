@@ -12,7 +12,7 @@ from goose_ray.bench.equivalence_report import equivalence_json, is_whole
 from goose_ray.bench.prompts import Conversation, encode
 from goose_ray.config import EngineConfig, GooseConfig
 
-_MAX_TOKENS = 12
+_MAX_TOKENS = 16
 _CHAT = Conversation(({"role": "user", "content": "Say in JSON how sure you are that ducks are birds."},))
 _TEXT = "Once upon a time, in a small village by the sea, there lived"
 _SETTINGS = (Setting("anisotropic", 10, is_scarce=True), Setting("goose", 8))
