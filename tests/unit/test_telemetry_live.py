@@ -107,7 +107,7 @@ class TestView:
             ReplicaLive("ra", (sample(0, 0, 0), sample(10, 100, 25)), (tree(1), tree(3)), (("", "a", "b", "c"),) * 2),
             ReplicaLive("rb", (sample(0, 0, 0), sample(10, 100, 100)), (tree(7),)),
         ]
-        shown = live_view(state.view(0), lives, model="m", remembered=True, since=0.0, now=T0 + 10)
+        shown = live_view(state.view(0), lives, model="m", remembered=True, since=0.0, now=T0 + 16)
         cluster = shown["cluster"]
         assert (cluster["live"], cluster["running"], cluster["kv_used"], cluster["kv_total"]) == (2, 4, 60, 200)
         # 200 tokens of 125 trees

@@ -48,7 +48,9 @@ def live_view(
     """
     by_id = {replica.replica_id: replica for replica in replicas}
     table = view.acceptance()
-    points = buckets_of([replica.samples for replica in replicas], since=max(since, now - HISTORY_S), until=now)
+    # the newest samples are a little old: what ended just now is not wholly covered by them
+    whole = now - BUCKET_S
+    points = buckets_of([replica.samples for replica in replicas], since=max(since, now - HISTORY_S), until=whole)
     listed = [_replica(replica, by_id.get(replica.report.incarnation.replica_id)) for replica in view.replicas]
     return {
         "object": "goose.live",

@@ -32,7 +32,7 @@ def dashboard_page() -> DashboardPage:
     html = (static / "page.html").read_text("utf-8").replace("/*style*/", style).replace("/*script*/", script)
     policy = (
         f"default-src 'none'; script-src '{_hash_of(script)}'; style-src '{_hash_of(style)}'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     headers = {
         "Content-Security-Policy": policy,

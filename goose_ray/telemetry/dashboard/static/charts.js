@@ -79,7 +79,9 @@ function drawTree(tree, names, letters) {
   };
   for (let node = 1; node < tree.parents.length; node++) {
     const parent = tree.parents[node];
-    const path = `M${x(parent)} ${y(parent)}C${x(parent) + dx * 0.6} ${y(parent)} ${x(node) - dx * 0.6} ${y(node)} ${x(node)} ${y(node)}`;
+    // Below a node there is room: what stands in the rows between branched off further right.
+    const bend = row[node] === row[parent] ? "" : `V${y(node) - 7}Q${x(parent)} ${y(node)} ${x(parent) + 7} ${y(node)}`;
+    const path = `M${x(parent)} ${y(parent)}${bend}H${x(node)}`;
     root.append(svg("path", { class: `edge ${classes(node)}`, d: path }));
   }
   tree.parents.forEach((_, node) => {

@@ -4,14 +4,18 @@ const POLL_MS = 2000;
 // Attempts that a point of the drift curves stands on.
 const ENOUGH = 40;
 const RECENT_S = 60;
+const AGAIN = 6;
+// A phone shows fewer trees, or the rest of the page would be far below.
+const NARROW_PX = 720;
 const byId = (id) => document.getElementById(id);
 let history = [];
 let shown = null;
 
 async function poll() {
   try {
-    const last = history.length ? history[history.length - 1].t : 0;
-    const answer = await fetch(`v1/goose/live?since=${last}`, { cache: "no-store" });
+    // The newest points again: a replica that was busy may have been missing from them.
+    const since = history.length > AGAIN ? history[history.length - AGAIN].t : 0;
+    const answer = await fetch(`v1/goose/live?since=${since}`, { cache: "no-store" });
     if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
     const live = await answer.json();
     history = mergeHistory(history, live.history, live.history_s, live.time);
@@ -75,7 +79,7 @@ function drawOverTime() {
 function drawTrees() {
   const letters = lettersOf(shown.source_names);
   for (const id of ["tree-legend", "depth-legend", "drift-legend"]) legend(byId(id), shown.source_names, letters);
-  const trees = shown.trees.map((tree) => drawTree(tree, shown.source_names, letters));
+  const trees = shown.trees.slice(0, innerWidth > NARROW_PX ? 8 : 4).map((tree) => drawTree(tree, shown.source_names, letters));
   byId("trees").replaceChildren(...(trees.length ? trees : [html("p", { class: "note" }, "No tree yet: nothing was drafted.")]));
 }
 
