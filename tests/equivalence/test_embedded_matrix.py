@@ -13,8 +13,10 @@ from goose_ray.bench.prompts import Conversation, encode
 from goose_ray.config import EngineConfig, GooseConfig
 
 _MAX_TOKENS = 16
-_CHAT = Conversation(({"role": "user", "content": "Say in JSON how sure you are that ducks are birds."},))
-_TEXT = "Once upon a time, in a small village by the sea, there lived"
+_REQUESTS: tuple[str | Conversation, ...] = (
+    Conversation(({"role": "user", "content": "Say in JSON how sure you are that ducks are birds."},)),
+    "Once upon a time, in a small village by the sea, there lived",
+)
 _SETTINGS = (Setting("anisotropic", 10, is_scarce=True), Setting("goose", 8))
 
 
@@ -24,7 +26,7 @@ def parts() -> ReplicaParts:
 
 
 def test_every_way_to_sample_alone_together_and_preempted(parts: ReplicaParts) -> None:
-    cases = [Case(str(i), one, encode(one, parts.tokenizer, 512)) for i, one in enumerate((_CHAT, _TEXT))]
+    cases = [Case(str(i), one, encode(one, parts.tokenizer, 512)) for i, one in enumerate(_REQUESTS)]
     kinds = samplings(_MAX_TOKENS)
     cells = EquivalenceRun(parts, cases, kinds, budget=16).cells(_SETTINGS)
     assert is_whole(cells), equivalence_json(cells)
