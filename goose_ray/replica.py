@@ -62,6 +62,7 @@ class GooseServer:
         self._engine.start()
         self._incarnation = Incarnation(replica_id=serve.get_replica_context().replica_id.unique_id)
         self._started_s = time.monotonic()
+        self._start_text_tokens = 0 if start is None else len(start.texts.token_ids)
         self._report_numbers = itertools.count(1)
         self._telemetry = ReplicaTelemetry(self._engine, self._incarnation, model=config.model_name)
         self._callers = Callers(_CallerLiveness().is_dead, self._end_orphan, period_s=_CALLER_PERIOD_S)
@@ -188,6 +189,7 @@ class GooseServer:
             uptime_s=time.monotonic() - self._started_s,
             tuning_counts=self._engine.tuning_counts(),
             tuning=self._engine.tuning,
+            start_text_tokens=self._start_text_tokens,
         )
 
     def _is_healthy(self) -> bool:

@@ -3,11 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from goose.calibration import AcceptanceTable
+from goose.tuning import TreeTuning
+from goose.tuning_counts import ACCEPTED, ATTEMPTED, DEPTHS, GROUPS, NUM_SUMS, VR, TuningCounts, V
 from goose_ray.engine.stats import EngineStats
 from goose_ray.telemetry.report import Incarnation, ReplicaReport
 
-__all__ = ["report_of", "table_of"]
+__all__ = ["counts_of", "report_of", "table_of"]
 
 
 def table_of(counts: Mapping[str, tuple[int, int]], *, depth_bucket: int = 0, rank_bucket: int = 0) -> AcceptanceTable:
@@ -19,6 +23,14 @@ def table_of(counts: Mapping[str, tuple[int, int]], *, depth_bucket: int = 0, ra
     return AcceptanceTable.from_snapshot(snapshot)
 
 
+def counts_of(shift: float, attempted: float = 1000.0) -> TuningCounts:
+    """Of nodes at even odds, accepted as if their log-odds were higher by `shift`."""
+    sums = np.zeros((len(GROUPS), len(DEPTHS), NUM_SUMS))
+    sums[:, 0, ATTEMPTED], sums[:, 0, ACCEPTED] = attempted, attempted / 2
+    sums[:, 0, V], sums[:, 0, VR] = attempted / 4, attempted / 4 * shift
+    return TuningCounts(sums, attempted)
+
+
 def report_of(
     incarnation: str,
     sequence: int,
@@ -27,6 +39,10 @@ def report_of(
     replica_id: str | None = None,
     started_at: float = 0.0,
     healthy: bool = True,
+    tuning_counts: TuningCounts | None = None,
+    tuning: TreeTuning | None = None,
+    workload: str = "",
+    uptime_s: float = 0.0,
     **stats: Any,
 ) -> ReplicaReport:
     return ReplicaReport(
@@ -37,4 +53,8 @@ def report_of(
         healthy=healthy,
         acceptance=table_of(counts),
         stats=EngineStats(**stats),
+        tuning_counts=tuning_counts or TuningCounts.none(),
+        tuning=tuning or TreeTuning(),
+        workload=workload,
+        uptime_s=uptime_s,
     )

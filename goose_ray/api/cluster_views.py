@@ -104,6 +104,7 @@ def _replica(replica: ReplicaView) -> dict[str, Any]:
         "reports": report.sequence,
         "sources": _totals(report.acceptance),
         "workload": report.workload,
+        "start_text_tokens": report.start_text_tokens,
         "tuning": _tuning(report.tuning),
     }
 

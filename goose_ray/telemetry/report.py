@@ -52,6 +52,8 @@ class ReplicaReport:
     tuning_counts: TuningCounts = field(default_factory=TuningCounts.none)
     # in force when it was made
     tuning: TreeTuning = field(default_factory=TreeTuning)
+    # tokens of others' texts that the replica began with
+    start_text_tokens: int = 0
 
     def __reduce__(self) -> tuple[Callable[[bytes], "ReplicaReport"], tuple[bytes]]:
         values = tuple(getattr(self, each.name) for each in fields(self))
