@@ -8,6 +8,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from goose.calibration import AcceptanceTable
 from goose.cost import CostModel
 from goose.observation import TreeOutcome
@@ -262,14 +264,15 @@ class Engine:
         harvest = None
         if result.harvest is not None:
             harvest = harvest_of(batch, schedule.sequences, result.harvest, keep)
+        # Nodes of a path ascend, so the kept slots are in position order.
+        kept_slots = batch.slots[keep]
+        ends = np.cumsum(keep)[[step.row_end - 1 for step in batch.sequences]].tolist()
         advanced: list[tuple[SequenceState, Delivery]] = []
         outcomes: list[TreeOutcome] = []
-        for entry, step, path, delivery in zip(
-            schedule.sequences, batch.sequences, result.paths, deliveries, strict=True
+        for entry, step, path, delivery, start, end in zip(
+            schedule.sequences, batch.sequences, result.paths, deliveries, [0, *ends[:-1]], ends, strict=True
         ):
-            rows = slice(step.row_start, step.row_end)
-            # Nodes of a path ascend, so the kept slots are in position order.
-            entry.sequence.computed(batch.slots[rows][keep[rows]])
+            entry.sequence.computed(kept_slots[start:end])
             if step.tree is not None and path is not None and delivery is not None:
                 outcomes.append(entry.sequence.commit(step.tree, path, delivery.num_committed))
                 advanced.append((entry.sequence, delivery))

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from goose_ray.engine.request import FinishReason, SourceStats
 from goose_ray.engine.sequence import SequenceState
-from goose_ray.engine.stats import E2E_BOUNDS, INTER_TOKEN_BOUNDS, TTFT_BOUNDS, EngineStats, Histogram, add_sources
+from goose_ray.engine.stats import E2E_BOUNDS, INTER_TOKEN_BOUNDS, TTFT_BOUNDS, EngineStats, Histogram
 from goose_ray.engine.trace import StepRecord
 
 __all__ = ["StatsRecorder"]
@@ -47,7 +47,8 @@ class StatsRecorder:
         self._inter_token = _HistogramRecorder(INTER_TOKEN_BOUNDS)
         self._e2e = _HistogramRecorder(E2E_BOUNDS)
         self._accepted_per_position: list[int] = []
-        self._by_source: dict[str, SourceStats] = {}
+        # source -> attempted, accepted
+        self._by_source: dict[str, list[int]] = {}
         self._finished: dict[FinishReason, int] = {}
 
     def record_step(self, record: StepRecord) -> None:
@@ -79,7 +80,10 @@ class StatsRecorder:
             self._accepted_per_position.extend([0] * missing)
         for position in range(num_accepted):
             self._accepted_per_position[position] += 1
-        add_sources(self._by_source, by_source)
+        for name, (attempted, accepted) in by_source.items():
+            total = self._by_source.setdefault(name, [0, 0])
+            total[0] += attempted
+            total[1] += accepted
 
     def record_tokens(self, sequence: SequenceState, count: int, now_s: float) -> None:
         """A step of `sequence` that delivered `count` tokens. Sets the time of its last token."""
@@ -116,7 +120,7 @@ class StatsRecorder:
             num_draft_tokens=self.num_draft_tokens,
             num_accepted_tokens=self.num_accepted_tokens,
             accepted_per_position=tuple(self._accepted_per_position),
-            by_source=dict(self._by_source),
+            by_source={name: SourceStats(*counts) for name, counts in self._by_source.items()},
             num_draft_errors=self.num_draft_errors,
             num_preemptions=self.num_preemptions,
             num_steps=self.num_steps,
