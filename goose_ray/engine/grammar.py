@@ -56,7 +56,7 @@ class Grammar:
 class GrammarState:
     """Mutable, owned by the engine's thread. At first the place is the grammar's start, which is open."""
 
-    __slots__ = ("_grammar", "_token_ids", "mask", "matcher", "place", "problem")
+    __slots__ = ("_grammar", "_token_ids", "has_all", "mask", "matcher", "place", "problem")
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
@@ -68,6 +68,8 @@ class GrammarState:
         self.mask = grammar.start_mask
         # why it is stuck
         self.problem: str | None = None
+        # false: the last token is one that it could not take
+        self.has_all = True
 
     @property
     def grammar(self) -> Grammar:
@@ -77,7 +79,7 @@ class GrammarState:
         """Commits output tokens. To be called while the place is open; raises nothing."""
         self._token_ids += token_ids
         try:
-            self.matcher.consume_tokens(list(token_ids))
+            self.has_all = self.matcher.consume_tokens(list(token_ids))
             self.place, self.mask = self._grammar.look(self.matcher)
             if self.place is Place.STUCK:
                 self.problem = error_of(self.matcher)

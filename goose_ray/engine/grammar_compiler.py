@@ -26,6 +26,8 @@ __all__ = ["GrammarCompiler"]
 
 _MAX_SPEC_CHARS = 128 * 1024
 _MAX_GRAMMARS = 32
+# They are rewritten in Python, in time that grows with their square.
+_MAX_GBNF_RULES = 512
 # Of the library's lexer, at one or two kilobytes: they are kept as long as the grammar is.
 _MAX_LEXER_STATES = 20_000
 # Some, but a model that has lost its way must not write blanks until its tokens are used up.
@@ -90,17 +92,20 @@ def _source(structured: StructuredOutput) -> str:
     if structured.kind == "regex":
         return LLMatcher.grammar_from_regex(spec)
     if structured.kind == "grammar":
+        if spec.count("::=") > _MAX_GBNF_RULES:
+            raise ValueError(f"GBNF may have {_MAX_GBNF_RULES} rules; Lark may have more")
         return grammar_from("grammar", spec)
     if structured.kind == "choice":
-        return LLMatcher.grammar_from_lark("start: " + " | ".join(json.dumps(one) for one in json.loads(spec)))
+        # A terminal, of which one may have thousands; rules with that many alternatives are too much for the parser.
+        return LLMatcher.grammar_from_lark(
+            "start: ONE\nONE: " + " | ".join(json.dumps(one) for one in json.loads(spec))
+        )
     schema = {"type": "object"} if structured.kind == "json_object" else json.loads(spec)
     if not isinstance(schema, dict):
         raise ValueError("it must be a JSON object")
     options = schema.get("x-guidance", {})
     chosen = isinstance(options, dict) and not options.keys().isdisjoint(("whitespace_flexible", "whitespace_pattern"))
-    return LLMatcher.grammar_from_json_schema(
-        schema, defaults=None if chosen else _DEFAULTS
-    )
+    return LLMatcher.grammar_from_json_schema(schema, defaults=None if chosen else _DEFAULTS)
 
 
 def _limits() -> LLParserLimits:

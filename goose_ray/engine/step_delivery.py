@@ -51,8 +51,11 @@ def _deliver(sequence: SequenceState, path: VerifiedPath, logprobs: PathLogprobs
     except Exception:
         _logger.exception("request %r is aborted: its output cannot be delivered", sequence.request_id)
         return ABORTED
-    if grammar is not None and grammar.problem is not None and delivery.finish_reason is None:
-        return replace(delivery, finish_reason="abort", error=_stuck(sequence, grammar.problem))
+    if grammar is not None and grammar.problem is not None:
+        # What ended before that is well; a last token that cannot stand there is not.
+        is_wrong = not grammar.has_all and delivery.num_committed == len(token_ids)
+        if delivery.finish_reason is None or is_wrong:
+            return replace(ABORTED, error=_stuck(sequence, grammar.problem))
     return delivery
 
 

@@ -1,11 +1,17 @@
 """Grammars: what is refused, where an output is in one, and draft trees cut to what it lets through."""
 
+import json
+
 import numpy as np
 import pytest
 from engine_helpers import ScriptedSpeculator, make_engine, make_request, run
 from fakes import EOS, FakeTokenizer, looping_model
+from tiny_models import tiny_model
 
+from goose.speculator import Speculator
 from goose.tree import TokenTree
+from goose_ray.config import EngineConfig
+from goose_ray.engine.engine import Engine
 from goose_ray.engine.grammar import GrammarState, Place, sole_token
 from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.grammar_trees import ConstrainedTree, constrain
@@ -13,6 +19,7 @@ from goose_ray.engine.request import GenerationRequest
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.engine.structured import StructuredKind, StructuredOutput
 from goose_ray.errors import InvalidRequestError
+from goose_ray.runner.local import LocalRunner
 
 _FORCED = 8
 
@@ -49,6 +56,7 @@ def cut(state: GrammarState, tree: TokenTree, *, depth: int = 99, nodes: int = 9
         ("grammar", 'start: "a', "no valid grammar"),
         ("grammar", 'start: "a" missing', "missing"),
         ("grammar", "root ::= " + "(" * 20000, "no valid grammar"),
+        ("grammar", 'root ::= "a"\n' + 'a ::= "b"\n' * 600, "512 rules"),
         ("json_schema", "[]", "must be a JSON object"),
         ("json_schema", '{"type": "thing"}', "thing"),
         ("json_schema", '{"type": "string", "not": {}}', "not"),
@@ -69,6 +77,13 @@ def test_a_grammar_is_compiled_once_whatever_field_it_came_in(compiler: GrammarC
     first = compiler.compile(StructuredOutput("regex", "once", "guided_regex"))
     assert compiler.compile(StructuredOutput("regex", "once")) is first
     assert compiler.compile(StructuredOutput("choice", '["once"]')) is not first
+
+
+def test_thousands_of_choices(compiler: GrammarCompiler) -> None:
+    spec = json.dumps([f"choice {number}" for number in range(6000)])
+    state = GrammarState(compiler.compile(StructuredOutput("choice", spec)))
+    state.advance(list(b"choice 5999"))
+    assert state.place is Place.COMPLETE
 
 
 def test_only_the_grammars_used_last_are_kept(compiler: GrammarCompiler) -> None:
@@ -131,6 +146,26 @@ def test_a_stuck_request_ends_alone_and_says_why() -> None:
     engine.check_integrity()
     assert engine.stats().kv_slots_used == 0
     assert run(engine, make_request("after", max_tokens=3))["after"].finish_reason == "length"
+
+
+@pytest.mark.parametrize("max_tokens", [1, 9])
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+def test_a_shape_that_other_fields_rule_out(temperature: float, max_tokens: int) -> None:
+    """Nothing is left to choose from: an error of that request, whatever was drawn from nothing."""
+    runner = LocalRunner(tiny_model("llama"), model_id="tiny", num_slots=64)
+    engine = Engine(runner, Speculator(policy="goose"), FakeTokenizer(), EngineConfig(policy="goose", budget=8))
+    sampling = SamplingParams(
+        temperature=temperature,
+        max_tokens=max_tokens,
+        top_p=0.9,
+        allowed_token_ids=(ord("x"),),
+        structured=StructuredOutput("regex", "[ab]+", "structured_outputs.regex"),
+    )
+    reply = run(engine, GenerationRequest(request_id="r", prompt_token_ids=(1, 2), sampling=sampling))["r"]
+    assert (reply.text, reply.token_ids, reply.finish_reason) == ("", [], "abort")
+    assert reply.last is not None
+    assert reply.last.error is not None
+    assert reply.last.error.param == "structured_outputs.regex"
 
 
 def test_forbidden_nodes_and_all_below_them_are_dropped(compiler: GrammarCompiler) -> None:
