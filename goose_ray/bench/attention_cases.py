@@ -41,7 +41,7 @@ CASES = (
     AttentionCase(name="grouped by three", heads=6, kv_heads=2),
     AttentionCase(name="window", heads=8, kv_heads=2, window=9),
     AttentionCase(name="softcap", window=9, softcap=3.0),
-    AttentionCase(name="values of another size", key_dim=64, value_dim=32),
+    AttentionCase(name="all at once", heads=8, kv_heads=2, key_dim=64, value_dim=32, window=9, softcap=3.0),
 )
 
 

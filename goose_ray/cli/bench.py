@@ -9,6 +9,7 @@ import click
 
 from goose_ray.cli.bench_channel import channel
 from goose_ray.cli.bench_cost import cost
+from goose_ray.cli.bench_device import device
 from goose_ray.cli.bench_draft import draft
 from goose_ray.cli.bench_engine import engine
 from goose_ray.cli.bench_equivalence import equivalence
@@ -27,6 +28,7 @@ def bench() -> None:
 
 bench.add_command(channel)
 bench.add_command(cost)
+bench.add_command(device)
 bench.add_command(draft)
 bench.add_command(engine)
 bench.add_command(equivalence)

@@ -17,7 +17,7 @@ from goose_ray.engine.step import StepBatch
 from goose_ray.runner.attention import ShapeT, StaticAttentionBackend, StaticStepAttention, StepAttention
 from goose_ray.runner.kv_pool import KVPool
 
-__all__ = ["BodyForward", "Recorder", "RecordedForwards", "call_again", "capture"]
+__all__ = ["BodyForward", "RecordedForwards", "Recorder", "call_again", "capture"]
 
 _logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class BodyForward(Protocol):
 
 def capture(forward: Forward) -> Forward:
     """A Recorder: as a CUDA graph. Raises RuntimeError if the forward waits for the device, as some experts do."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(_WARM_UPS):

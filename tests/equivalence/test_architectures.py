@@ -111,13 +111,14 @@ def test_refused_or_right(name: str) -> None:
     model, taken = _tiny(name)
     try:
         runner = LocalRunner(taken, model_id=name, num_slots=200)
-    except (ModelLoadError, ConfigError) as error:
-        assert name not in _FEW, error
+    except (ModelLoadError, ConfigError):
+        if name in _FEW:
+            raise
         return
     dealer, draw = SlotDealer(200, seed=5), np.random.default_rng(3)
 
     def tokens(count: int) -> list[int]:
-        return draw.integers(3, VOCAB_SIZE, count).tolist()
+        return [int(token) for token in draw.integers(3, VOCAB_SIZE, count)]
 
     context, slots = tokens(3 * WINDOW), dealer.deal(3 * WINDOW)
     runner.logits(build_step([Part(chain=context[:10])], slots[:10]))

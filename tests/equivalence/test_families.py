@@ -20,7 +20,7 @@ _TIGHT = 150
 
 
 def _requests() -> list[GenerationRequest]:
-    """Greedy ones and seeded ones by turns; three begin alike; all are longer than the window of those that have one."""
+    """Greedy and seeded ones by turns; three begin alike; all are longer than a window."""
     draw = np.random.default_rng(11)
     common = draw.integers(0, VOCAB_SIZE, 66).tolist()
     beginnings = [[], common, common, [], common]

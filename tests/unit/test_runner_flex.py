@@ -1,5 +1,7 @@
 """FlexAttention's tables and masks, against SDPA; forwards that are recorded, padded, and run again."""
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from goose_ray.engine.engine import Engine
 from goose_ray.engine.request import GenerationRequest
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.engine.step import StepBatch
-from goose_ray.runner.flex import FlexBackend
+from goose_ray.runner.flex import FlexBackend, fused
 from goose_ray.runner.flex_tables import BLOCK_SLOTS, FlexTables, shape_of
 from goose_ray.runner.forward import ModelForward, inspect_model
 from goose_ray.runner.graphs import RecordedForwards, call_again
@@ -30,6 +32,15 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_flex_computes_what_sdpa_does(case: AttentionCase) -> None:
     assert largest_error(case, FlexBackend(CPU), dtype=torch.float32, device=CPU) < 2e-6
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch's compiler needs g++")
+def test_the_compiled_kernel_does_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """FlexAttention itself, fused for the CPU: it reads the block lists and masks that the one for CUDA reads."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    backend = FlexBackend(CPU, kernel=fused())
+    with torch.inference_mode():
+        assert largest_error(CASES[-1], backend, dtype=torch.float32, device=CPU) < 2e-6
 
 
 def test_tables_say_who_sees_what() -> None:

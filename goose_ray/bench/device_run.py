@@ -1,0 +1,113 @@
+"""All of `goose bench device` in one run: what is loaded when, and the report."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+
+from goose_ray.assembly import ReplicaParts, choose_device, choose_dtype, load_parts
+from goose_ray.bench.device import attention_errors, device_name, forward_milliseconds, reply_exactness
+from goose_ray.bench.prompts import PromptFile
+from goose_ray.bench.replies import Session
+from goose_ray.bench.speed import Contender, SpeedRun
+from goose_ray.bench.speed_report import speed_json
+from goose_ray.config import GooseConfig
+from goose_ray.runner.backends import available_backends
+
+__all__ = ["DeviceRun"]
+
+# Of trees where no budget is chosen by durations.
+_NODES = 16
+# What float32 attention may be off by, of the largest output: sums in another order, and no more.
+_ROUNDING = 1e-5
+_CONTENDERS = (Contender("autoregressive", 1), Contender("anisotropic", "auto"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRun:
+    """`config.engine` has an automatic budget and no prefix cache. One model at a time is on the device, two in
+    float32.
+    """
+
+    config: GooseConfig
+    prompts: Sequence[PromptFile]
+    chat: bool
+    max_tokens: int
+    contexts: Sequence[int]
+    rounds: int
+
+    def report(self) -> dict[str, Any]:
+        device = choose_device(self.config.device)
+        dtype = choose_dtype(self.config.dtype, device)
+        backends = {}
+        for name in available_backends(device, torch.float32):
+            errors = attention_errors(name, device=device, dtype=torch.float32)
+            backends[name] = {"attention_errors": errors, "replies": self._replies(name)}
+        for name in backends:
+            # Of FlexAttention the CPU has only the unfused reference.
+            if (name == "flex" and device.type == "cpu") or name not in available_backends(device, dtype):
+                continue
+            parts = self._parts(name, self.config.dtype, budget=_NODES)
+            found = forward_milliseconds(parts.runner, contexts=self.contexts, rounds=self.rounds)
+            backends[name]["milliseconds"] = _rounded(found)
+            parts.runner.shutdown()
+        return {
+            "device": {
+                "name": device_name(device),
+                "type": device.type,
+                "torch": torch.__version__,
+                "cuda": torch.version.cuda,
+            },
+            "model": self.config.model,
+            "dtype": str(dtype).removeprefix("torch."),
+            "exact": all(_is_exact(found) for found in backends.values()),
+            "backends": backends,
+            "speed": self._speed(),
+        }
+
+    def _replies(self, name: str) -> dict[str, Any]:
+        plain = self._parts("sdpa", "float32", budget=_NODES)
+        drafted = self._parts(name, "float32", budget=_NODES)
+        limit = min(drafted.runner.spec.max_model_len, self.config.engine.kv_cache_tokens) - self.max_tokens
+        sessions = [
+            Session.of_dialogue(dialogue, plain.tokenizer, chat=self.chat, limit=limit)
+            for file in self.prompts
+            for dialogue in file.dialogues
+        ]
+        found = reply_exactness(drafted.runner, plain.runner, plain.tokenizer, sessions, max_tokens=self.max_tokens)
+        plain.runner.shutdown()
+        drafted.runner.shutdown()
+        return {**asdict(found), "tau": round(found.tau, 2)}
+
+    def _speed(self) -> dict[str, Any]:
+        """As it would be served: the best backend, the dtype asked for, a budget by the device's own durations."""
+        run = SpeedRun(
+            parts=self._parts("auto", self.config.dtype, budget="auto"),
+            engine=self.config.engine,
+            contenders=_CONTENDERS,
+            chat=self.chat,
+            max_tokens=self.max_tokens,
+            concurrency=1,
+        )
+        return speed_json(_CONTENDERS, [run.measure(file) for file in self.prompts])
+
+    def _parts(self, backend: str, dtype: str, *, budget: int | Literal["auto"]) -> ReplicaParts:
+        # Durations are measured at load for an automatic budget alone.
+        engine = self.config.engine.model_copy(update={"budget": budget})
+        return load_parts(
+            self.config.model_copy(update={"attention_backend": backend, "dtype": dtype, "engine": engine})
+        )
+
+
+def _is_exact(of_backend: dict[str, Any]) -> bool:
+    replies = of_backend["replies"]
+    within = max(of_backend["attention_errors"].values()) <= _ROUNDING
+    return bool(within and replies["equal"] == replies["replies"])
+
+
+def _rounded(milliseconds: dict[int, dict[int, float]]) -> dict[str, dict[str, float]]:
+    return {
+        str(context): {str(rows): round(ms, 3) for rows, ms in by_rows.items()}
+        for context, by_rows in milliseconds.items()
+    }
