@@ -75,8 +75,10 @@ class _ViewCollector(Collector):
                 labels=["model_name", "source", "depth"],
             )
             for source in table.source_names:
-                for depth, count in zip(depths, table.counts(source)[row].sum(axis=1).tolist(), strict=True):
-                    family.add_metric([self._model, source, depth], count)
+                counts = table.counts(source).sum(axis=2)
+                for depth, attempted, count in zip(depths, counts[0].tolist(), counts[row].tolist(), strict=True):
+                    if attempted:
+                        family.add_metric([self._model, source, depth], count)
             yield family
 
     def _scalar(

@@ -1,12 +1,15 @@
 """Engine statistics as Prometheus text: names, labels, sums, and series that never fall."""
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from ray.util.metrics import Counter, Gauge
 from telemetry_builders import report_of
 
 from goose_ray.engine.request import SourceStats
-from goose_ray.engine.stats import TTFT_BOUNDS, Histogram
+from goose_ray.engine.stats import TTFT_BOUNDS, EngineStats, Histogram
 from goose_ray.telemetry.acceptance_state import AcceptanceState
 from goose_ray.telemetry.metrics import render_metrics
+from goose_ray.telemetry.ray_metrics import RayMetrics
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -106,3 +109,34 @@ def test_an_empty_cluster_has_metrics_too() -> None:
     samples = samples_of(AcceptanceState(live_for_s=1), now=0)
     assert value(samples, "vllm:num_requests_running") == 0
     assert value(samples, "goose_replicas", state="live") == 0
+
+
+def test_acceptance_by_source_and_depth_is_the_clusters_alone() -> None:
+    state = AcceptanceState(live_for_s=10)
+    state.observe(report_of("a", 1, {"context": (10, 4)}), now=0)
+    state.observe(report_of("b", 1, {"context": (20, 5), "pool": (3, 3)}), now=0)
+    samples = samples_of(state, now=5)
+    name = "goose_spec_decode_depth_{}_tokens_total"
+    assert value(samples, name.format("attempted"), source="context", depth="1") == 30
+    assert value(samples, name.format("accepted"), source="context", depth="1") == 9
+    assert value(samples, name.format("accepted"), source="pool", depth="1") == 3
+    # depths that nobody tried are left out
+    assert len([key for key in samples if key[0] == name.format("attempted")]) == 2
+
+
+def test_ray_gets_a_replicas_gauges_as_they_are_and_what_its_counters_grew_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, float, dict[str, str]]] = []
+    record = lambda self, value, tags: told.append((self.info["name"], value, tags))  # noqa: E731
+    monkeypatch.setattr(Gauge, "set", record)
+    monkeypatch.setattr(Counter, "inc", record)
+    metrics = RayMetrics(model="m", replica="r1")
+    for steps in (5, 5, 8):
+        counts = {"context": SourceStats(2 * steps, steps)}
+        metrics.publish(EngineStats(num_requests_running=3, num_steps=steps, by_source=counts))
+    tags = {"model_name": "m", "replica": "r1"}
+    assert [entry for entry in told if entry[0] == "goose_num_requests_running"] == [
+        ("goose_num_requests_running", 3, tags)
+    ] * 3
+    assert [value for name, value, _ in told if name == "goose_steps"] == [5, 3]
+    accepted = [entry for entry in told if entry[0] == "goose_spec_decode_source_accepted_tokens"]
+    assert accepted == [(accepted[0][0], grown, {**tags, "source": "context"}) for grown in (5, 3)]
