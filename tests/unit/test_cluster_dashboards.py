@@ -171,6 +171,8 @@ def test_a_real_prometheus_answers_every_query(tmp_path: Path) -> None:
     try:
         with _prometheus(Path(binary), tmp_path, server.server_port) as client:
             deadline = time.monotonic() + _PATIENCE_S
+            while not _is_ready(client) and time.monotonic() < deadline:
+                time.sleep(0.2)
             while left and time.monotonic() < deadline:
                 left = {name: expr for name, expr in left.items() if not _answered(client, expr)}
                 time.sleep(0.5)
@@ -181,6 +183,13 @@ def test_a_real_prometheus_answers_every_query(tmp_path: Path) -> None:
     finally:
         server.shutdown()
         server.server_close()
+
+
+def _is_ready(client: httpx.Client) -> bool:
+    try:
+        return client.get("/-/ready").status_code == 200
+    except httpx.TransportError:
+        return False
 
 
 def _answered(client: httpx.Client, expr: str) -> bool:
