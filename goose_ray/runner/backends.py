@@ -1,8 +1,8 @@
 """Attention backends by name: which there are, which suits a device, and what one lacks here."""
 
-import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 
@@ -53,7 +53,7 @@ def _flex_lacks(device: torch.device, dtype: torch.dtype) -> str | None:
         return "dtype bfloat16 or float32, not float16"
     if device.type != "cuda":
         return None
-    if importlib.util.find_spec("triton") is None:
+    if find_spec("triton") is None:
         return "the package triton, which torch's builds for CUDA bring along"
     capability = torch.cuda.get_device_capability(device)
     if capability < (8, 0):

@@ -12,7 +12,7 @@ from goose_ray.runner.attention import AttentionBackend, StepAttention
 from goose_ray.runner.backends import new_backend
 from goose_ray.runner.flex import FlexBackend
 from goose_ray.runner.flex_tables import FlexShape
-from goose_ray.runner.graphs import RecordedForwards, Recorder, capture
+from goose_ray.runner.graphs import RecordedForwards, Recorder
 from goose_ray.runner.kv_pool import KVPool
 from goose_ray.runner.linear import pack_linears
 from goose_ray.runner.support import adopt_attention, check_config, longest_sequence, observe_layers
@@ -46,7 +46,7 @@ def inspect_model(
 class ModelForward:
     """Takes the model over: sets its attention implementation, so that it can no longer be called without a step, and
     packs its linear layers. The pool holds what this process' attention heads store. `backend` is by default the best
-    for the model's device; `recorder` records forwards of few rows where the backend allows it, by default on CUDA.
+    for the model's device; `recorder` records forwards of few rows where the backend allows it.
 
     Raises ModelLoadError naming what is not supported, ConfigError if the pool cannot be had.
     """
@@ -68,8 +68,6 @@ class ModelForward:
         self._pool: KVPool | None = KVPool(
             observe_layers(model), num_slots=spec.num_slots, dtype=model.dtype, device=model.device
         )
-        if recorder is None and self.device.type == "cuda":
-            recorder = capture
         self._recorded: RecordedForwards[FlexShape] | None = None
         if recorder is not None and isinstance(self._backend, FlexBackend):
             self._recorded = RecordedForwards(self._body, self._backend, self._pool, recorder)

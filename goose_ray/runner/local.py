@@ -13,6 +13,7 @@ from goose_ray.errors import EngineDeadError
 from goose_ray.runner.attention import AttentionBackend
 from goose_ray.runner.checks import BatchChecker
 from goose_ray.runner.forward import ModelForward, inspect_model
+from goose_ray.runner.graphs import capture
 from goose_ray.runner.head import LanguageModelHead
 from goose_ray.runner.logprobs import path_logprobs
 from goose_ray.runner.support import Trial
@@ -42,7 +43,9 @@ class LocalRunner:
         model.eval()
         model.requires_grad_(False)
         trial = Trial.with_own_attention(model)
-        self._forward = ModelForward(model, spec=self._spec, backend=backend)
+        # Not where ranks talk to one another in a forward: that was never tried.
+        recorder = capture if model.device.type == "cuda" else None
+        self._forward = ModelForward(model, spec=self._spec, backend=backend, recorder=recorder)
         self._head: LanguageModelHead | None = LanguageModelHead(model)
         self._checker = BatchChecker(self._spec)
         first, second = trial.steps()
