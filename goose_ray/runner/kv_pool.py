@@ -69,7 +69,7 @@ class KVPool:
 
 
 def _memory_bytes(device: torch.device) -> int:
-    """Memory that could hold the pool: free on an accelerator, installed on the CPU (where pages come lazily)."""
+    """Memory that could hold the pool: free on an accelerator, installed on the CPU."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
