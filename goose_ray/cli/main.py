@@ -11,8 +11,10 @@ import click
 from goose_ray.cli.bench import bench
 from goose_ray.cli.calibrate import calibrate
 from goose_ray.cli.model import model
+from goose_ray.cli.plan import plan
 from goose_ray.cli.record import record
 from goose_ray.cli.replay import replay
+from goose_ray.cli.top import top
 from goose_ray.errors import GooseRayError
 
 __all__ = ["main"]
@@ -37,5 +39,7 @@ def main() -> None:
 main.add_command(model)
 main.add_command(bench)
 main.add_command(calibrate)
+main.add_command(plan)
 main.add_command(record)
 main.add_command(replay)
+main.add_command(top)

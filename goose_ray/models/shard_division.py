@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from torch import nn
 from transformers import PreTrainedModel
 
-__all__ = ["Division", "IndivisibleError", "TensorSlice", "split_sizes"]
+__all__ = ["Division", "IndivisibleError", "TensorSlice", "even_sizes", "head_sizes"]
 
 # By the last part of the name: outputs are divided, or inputs, whose products are then summed over the ranks.
 _OUTPUTS = frozenset({"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"})
 _INPUTS = frozenset({"o_proj", "down_proj"})
 _MLP = frozenset({"gate_proj", "up_proj", "down_proj"})
+# `tp_grain_size` of DeepSpeed's inference configuration
+_GRAIN = 64
 
 
 class IndivisibleError(Exception):
@@ -40,10 +42,22 @@ class TensorSlice:
         return (*self.whole[: self.dim], self.stop - self.start, *self.whole[self.dim + 1 :])
 
 
-def split_sizes(total: int, units: int, num_ranks: int) -> list[int]:
-    """`total` entries in so many equal units, whole units to each rank: the first ranks get those that are over."""
-    least, over = divmod(units, num_ranks)
-    return [(least + (rank < over)) * (total // units) for rank in range(num_ranks)]
+def head_sizes(total: int, heads: int, num_ranks: int) -> list[int]:
+    """`total` entries of so many heads, whole heads to each rank: the first ranks get those that are over."""
+    least, over = divmod(heads, num_ranks)
+    return [(least + (rank < over)) * (total // heads) for rank in range(num_ranks)]
+
+
+def even_sizes(total: int, num_ranks: int) -> list[int]:
+    """In grains of 64 entries, which tensor cores like: the first ranks get those that are over, the last one what is
+    no whole grain. Fewer entries than a grain are divided one by one.
+    """
+    grain = _GRAIN if total >= _GRAIN else 1
+    grains, rest = divmod(total, grain)
+    least, over = divmod(grains, num_ranks)
+    sizes = [(least + (rank < over)) * grain for rank in range(num_ranks)]
+    sizes[-1] += rest
+    return sizes
 
 
 class Division:
@@ -57,7 +71,7 @@ class Division:
         heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
         head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
         head = model.get_output_embeddings()
-        # name: shape, the dimension that is divided, and into how many units
+        # name: shape, the dimension that is divided, and into how many heads if into heads
         self._tensors: dict[str, tuple[tuple[int, ...], int | None, int]] = {}
         for path, module in model.named_modules():
             if module is head:
@@ -65,14 +79,14 @@ class Division:
             name = path.rpartition(".")[2]
             for kind, parameter in module.named_parameters(recurse=False):
                 whole = tuple(parameter.shape)
-                dim, units = None, 1
+                dim, of_heads = None, 0
                 if isinstance(module, nn.Linear):
                     dim = _divided_dim(path, name, kind)
                 else:
                     _check_whole(path, module, whole, head_dim)
                 if dim is not None:
-                    units = heads if name not in _MLP and whole[dim] % heads == 0 else whole[dim]
-                self._tensors[f"{path}.{kind}"] = (whole, dim, units)
+                    of_heads = heads if name not in _MLP and whole[dim] % heads == 0 else 0
+                self._tensors[f"{path}.{kind}"] = (whole, dim, of_heads)
 
     @property
     def names(self) -> Collection[str]:
@@ -81,11 +95,11 @@ class Division:
     def slices(self, *, rank: int, num_ranks: int) -> dict[str, TensorSlice]:
         """What the rank holds of each parameter, by name."""
         found = {}
-        for name, (whole, dim, units) in self._tensors.items():
+        for name, (whole, dim, heads) in self._tensors.items():
             if dim is None:
                 found[name] = TensorSlice(whole)
                 continue
-            sizes = split_sizes(whole[dim], units, num_ranks)
+            sizes = head_sizes(whole[dim], heads, num_ranks) if heads else even_sizes(whole[dim], num_ranks)
             start = sum(sizes[:rank])
             found[name] = TensorSlice(whole, dim, start, start + sizes[rank])
         return found

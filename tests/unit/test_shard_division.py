@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from deepspeed.inference.config import DeepSpeedInferenceConfig
 from deepspeed.module_inject.auto_tp import AutoTP
 from deepspeed.module_inject.tp_shard import AutoTPMeta, get_shard_size_list
 from safetensors.torch import load_file, save_file
@@ -17,10 +18,10 @@ from goose_ray.models.shard_division import Division, TensorSlice
 from goose_ray.models.shard_source import CheckpointSource, Skeleton
 
 KNOWN = ("llama", "qwen2", "qwen3", "mistral")
-# Three key-value heads do not divide evenly, nor does the MLP's 97 by four; six divide among four.
+# Three key-value heads do not divide evenly by two, nor six by four, nor the MLP's sizes, which are divided by 64.
 HEADS = {
     2: {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 8, "intermediate_size": 97},
-    4: {"num_attention_heads": 12, "num_key_value_heads": 6, "head_dim": 8, "intermediate_size": 97},
+    4: {"num_attention_heads": 12, "num_key_value_heads": 6, "head_dim": 8, "intermediate_size": 331},
 }
 
 
@@ -29,7 +30,8 @@ HEADS = {
 def test_layers_are_divided_as_deepspeed_divides_them(family: str, num_ranks: int) -> None:
     model = tiny_model(family, **HEADS[num_ranks])
     ((layer_class, summed),) = AutoTP.tp_parser(model)
-    meta = AutoTPMeta.from_model_config(model.config)
+    grain = DeepSpeedInferenceConfig().tensor_parallel.tp_grain_size
+    meta = AutoTPMeta.from_model_config(model.config, grain)
     parts = [Division(model).slices(rank=rank, num_ranks=num_ranks) for rank in range(num_ranks)]
     num_divided = 0
     for path, layer in model.named_modules():
