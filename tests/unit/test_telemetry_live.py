@@ -85,6 +85,10 @@ class TestHistory:
         assert (second.start, second.tokens, second.trees) == (T0 + 5, 25, 12.5)
         assert first.sources == {"context": [4, 2]}
 
+    def test_samples_at_the_edge_of_a_bucket_belong_to_the_one_before(self) -> None:
+        samples = [sample(0, 0, 0), sample(5, 5, 5), sample(10, 10, 10)]
+        assert [b.tokens for b in buckets_of([samples], since=T0, until=T0 + 20)] == [5, 5]
+
     def test_only_whole_buckets_are_told_and_a_clock_set_back_makes_none(self) -> None:
         samples = [sample(0, 0, 0), sample(12, 12, 12)]
         assert [b.start - T0 for b in buckets_of([samples], since=T0 + 1, until=T0 + 12)] == [5]

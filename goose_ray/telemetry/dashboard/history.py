@@ -102,7 +102,7 @@ def _spread(before: Sample, after: Sample, found: dict[int, Bucket]) -> None:
     if seconds <= 0:
         # the machine's clock was set back
         return
-    for number in range(math.floor(before.at / BUCKET_S), math.floor(after.at / BUCKET_S) + 1):
+    for number in range(math.floor(before.at / BUCKET_S), math.ceil(after.at / BUCKET_S)):
         start = number * BUCKET_S
         share = (min(after.at, start + BUCKET_S) - max(before.at, start)) / seconds
         bucket = found.setdefault(number, Bucket(start))
