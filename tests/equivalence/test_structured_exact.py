@@ -99,7 +99,7 @@ def _plain(asked: str) -> Reply:
     return _replies("autoregressive", [_request(asked)])[asked]
 
 
-@pytest.mark.parametrize("policy", ["chain", "goose", "anisotropic"])
+@pytest.mark.parametrize("policy", ["goose", "anisotropic"])
 @pytest.mark.parametrize("asked", [name for name in _ASKED if "free" not in name])
 def test_alone(asked: str, policy: str) -> None:
     assert _replies(policy, [_request(asked)])[asked].visible == _plain(asked).visible
@@ -147,7 +147,7 @@ def test_greedy_equals_a_plain_loop(asked: str) -> None:
 
 
 def test_forced_tokens_are_drafted_and_never_rejected() -> None:
-    for policy in _POLICIES:
+    for policy in ("autoregressive", "chain", "anisotropic"):
         engine = _engine(policy)
         run(engine, *(_request(asked) for asked in _ASKED if "choice" in asked or "regex" in asked))
         attempted, accepted = engine.acceptance().totals()["grammar"]
