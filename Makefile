@@ -60,9 +60,9 @@ slots: $(STAMP)
 		$(BIN)/pytest tests/property/test_engine_prefixes.py tests/property/test_engine_bounds.py \
 		tests/property/test_engine_resident.py tests/behaviours/test_bad_requests.py
 
-# Gangs of four ranks; two are in `make test`.
+# Gangs of four ranks, gangs over two nodes, and killed ranks and replicas under load; `make test` has the rest.
 ranks: $(STAMP)
-	GOOSE_RANKS=4 $(BIN)/pytest tests/serve/test_rank_gang.py
+	GOOSE_RANKS=4 $(BIN)/pytest tests/serve/test_rank_gang.py tests/serve/test_rank_chaos.py
 
 # Every causal language model of transformers that can be made tiny: refused, or right. About ten minutes.
 families: $(STAMP)
