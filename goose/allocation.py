@@ -76,8 +76,13 @@ def cut_trees(
     is_free: BoolArray,
     step_seconds: FloatArray,
     max_nodes: int,
+    *,
+    trust: float = 1.0,
 ) -> CutTrees:
-    """Cuts the trees by their `probs`; those that are not free [num_trees] keep all their nodes."""
+    """Cuts the trees by their `probs`; those that are not free [num_trees] keep all their nodes.
+
+    `trust` is the part of the expected draft tokens that is counted on.
+    """
     sizes = np.array([tree.num_nodes for tree in trees], dtype=np.int64)
     starts = np.concatenate(([0], np.cumsum(sizes)))
     first = np.repeat(starts[:-1], sizes)
@@ -87,7 +92,10 @@ def cut_trees(
     max_depth = max(int(tree.depths.max()) for tree in trees)
     required = np.repeat(~is_free, sizes)
     required[starts[:-1]] = True
-    allocation = allocate(_path_probs(probs, parents, starts[:-1], max_depth), required, step_seconds, max_nodes)
+    path_probs = _path_probs(probs, parents, starts[:-1], max_depth)
+    path_probs *= trust
+    path_probs[starts[:-1]] = 1.0
+    allocation = allocate(path_probs, required, step_seconds, max_nodes)
     return CutTrees(kept_trees(trees, allocation.kept), allocation.tokens, allocation.seconds)
 
 

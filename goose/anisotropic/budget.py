@@ -37,6 +37,8 @@ _PLAIN_TAU = 2.0
 # An automatic tree takes nodes that are less likely than any drafter offers if they cost nothing, and none that are
 # likelier than this is left out unbuilt: what is never built is never found to pay.
 _LEAST_WORTH, _MOST_WORTH = 0.002, 0.5
+# Tokens that it takes to doubt what is expected, and the part of what was seen that each step forgets.
+_TRUST_TOKENS, _TRUST_RATE = 20.0, 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,10 +102,27 @@ class NodeBudget:
 
 
 class TimeBudget:
-    """Remembers how fast the last step should have been, which is what a second is worth in the next."""
+    """Remembers how fast the last step should have been, which is what a second is worth in the next, and what became
+    of what was expected.
+
+    Nodes are chosen for what they promise, so those that promise too much are chosen too often; and the fewer nodes
+    a batch can afford, the more of its gain hangs on that.
+    """
 
     def __init__(self) -> None:
         self._tokens_per_second = 0.0
+        # accepted tokens of the last steps, as expected and as they came
+        self._expected = self._accepted = _TRUST_TOKENS
+
+    @property
+    def trust(self) -> float:
+        """Part of the expected tokens that was accepted lately, 1 at most."""
+        return min(1.0, self._accepted / self._expected)
+
+    def verified(self, expected: float, accepted: int) -> None:
+        """What a step was expected to accept, and did. One without drafts takes doubts back a little, lest they stay."""
+        self._expected += expected - _TRUST_RATE * (self._expected - _TRUST_TOKENS)
+        self._accepted += accepted - _TRUST_RATE * (self._accepted - _TRUST_TOKENS)
 
     def limits(self, num_sequences: int, step_seconds: FloatArray, max_nodes: int) -> TreeLimits:
         """For automatic sequences. The anchor is expanded in any case, so that there is always something to learn from.

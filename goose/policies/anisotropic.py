@@ -79,6 +79,8 @@ class AnisotropicPolicy:
         )
         self._drafter.remember(texts)
         self._nodes, self._time = NodeBudget(), TimeBudget()
+        # accepted tokens that the trees of this step promise, where they were cut by time
+        self._expected: float | None = None
         self._requests = RequestStates[_Request](f"policy {self.name!r}")
         self._source_bits = _source_bits(sources)
         self._group_bits = [sources.bit(name) for name in GROUPS]
@@ -131,8 +133,10 @@ class AnisotropicPolicy:
             sizes = np.array([tree.num_nodes for tree in trees], dtype=np.int64)
             self._nodes.observe(limits.of(~is_timed), sizes[~is_timed])
         if step_seconds is not None and is_timed.any():
-            cut = cut_trees(trees, is_timed, step_seconds, max_nodes)
+            trust = self._time.trust
+            cut = cut_trees(trees, is_timed, step_seconds, max_nodes, trust=trust)
             self._time.observe(cut.tokens, cut.seconds)
+            self._expected = (cut.tokens - len(trees)) / trust
             trees = cut.trees
         return trees
 
@@ -141,6 +145,9 @@ class AnisotropicPolicy:
             self._num_observed += 1
             if self._num_observed % _COUNTED == 0:
                 self._count(outcomes)
+        if self._expected is not None and outcomes:
+            self._time.verified(self._expected, sum(len(outcome.accepted_nodes) for outcome in outcomes))
+            self._expected = None
         # The drafter learns from what was committed, whatever was cut off before.
         self._drafter.observe(outcomes, harvest)
 

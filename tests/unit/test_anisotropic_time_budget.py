@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from goose.allocation import cut_trees
 from goose.anisotropic.budget import TimeBudget
 from goose.observation import TreeOutcome
 from goose.policies.anisotropic import AnisotropicConstants, AnisotropicPolicy
@@ -115,3 +116,27 @@ def test_a_second_is_worth_what_the_last_step_made_of_it() -> None:
     assert budget.limits(2, seconds, 400).thresholds[0] > 10 * plain
     budget.observe(tokens=1.0, seconds=1.0)
     assert budget.limits(2, seconds, 400).thresholds[0] == plain
+
+
+def test_promises_that_are_not_kept_are_trusted_less_and_forgiven_without_drafts() -> None:
+    budget = TimeBudget()
+    assert budget.trust == 1.0
+    for _ in range(100):
+        budget.verified(5.0, 6)
+    assert budget.trust == 1.0
+    for _ in range(200):
+        budget.verified(5.0, 2)
+    assert 0.4 < budget.trust < 0.5
+    for _ in range(400):
+        budget.verified(0.0, 0)
+    assert budget.trust > 0.95
+
+
+def test_drafts_that_pay_only_if_all_is_kept_are_left_out_where_less_is_trusted() -> None:
+    trees = [TokenTree.from_parents([1, 2], [-1, 0], probs=[1.0, 0.5])] * 2
+    seconds = np.array([1.0, 1.0, 1.0, 1.2, 1.4], dtype=np.float32)
+    free = np.array([True, True])
+    for trust, nodes in ((1.0, 2), (0.7, 1)):
+        cut = cut_trees(trees, free, seconds, 4, trust=trust)
+        assert [tree.num_nodes for tree in cut.trees] == [nodes, nodes]
+    assert cut_trees(trees, free, seconds, 4, trust=0.9).tokens == pytest.approx(2 + 2 * 0.5 * 0.9)
