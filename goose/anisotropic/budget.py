@@ -120,7 +120,7 @@ class TimeBudget:
         return min(1.0, self._accepted / self._expected)
 
     def verified(self, expected: float, accepted: int) -> None:
-        """What a step was expected to accept, and did. One without drafts takes doubts back a little, lest they stay."""
+        """What a step was expected to accept, and did. One without drafts takes doubts back a little."""
         self._expected += expected - _TRUST_RATE * (self._expected - _TRUST_TOKENS)
         self._accepted += accepted - _TRUST_RATE * (self._accepted - _TRUST_TOKENS)
 
