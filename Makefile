@@ -10,7 +10,7 @@ PROMPTS ?=
 
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: serve test lint bench exact equivalence slots ranks families clean
+.PHONY: serve test lint bench exact equivalence slots ranks families telemetry clean
 
 $(SERVER) $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -67,6 +67,15 @@ ranks: $(STAMP)
 # Every causal language model of transformers that can be made tiny: refused, or right. About ten minutes.
 families: $(STAMP)
 	GOOSE_ARCHITECTURES=all $(BIN)/pytest -q tests/equivalence/test_architectures.py
+
+# The dashboard in a real browser, with pictures for docs/, and every query of Grafana's panels in a real Prometheus.
+CHROMIUM   ?= chromium-headless-shell
+PROMETHEUS ?= prometheus
+telemetry: $(STAMP)
+	@for tool in $(CHROMIUM) $(PROMETHEUS); do command -v $$tool >/dev/null || { \
+		echo "$$tool is missing: make telemetry CHROMIUM=/path/to/chromium PROMETHEUS=/path/to/prometheus" >&2; exit 1; }; done
+	GOOSE_CHROMIUM=$(CHROMIUM) GOOSE_PROMETHEUS=$(PROMETHEUS) GOOSE_SCREENSHOTS=docs $(BIN)/pytest \
+		tests/unit/test_dashboard_browser.py tests/unit/test_cluster_dashboards.py tests/serve/test_dashboard.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -4,21 +4,25 @@ const POLL_MS = 2000;
 // Attempts that a point of the drift curves stands on.
 const ENOUGH = 40;
 const RECENT_S = 60;
-const AGAIN = 6;
+const AGAIN_S = 20;
 // A phone shows fewer trees, or the rest of the page would be far below.
 const NARROW_PX = 720;
 const byId = (id) => document.getElementById(id);
 let history = [];
 let shown = null;
+// Points from here on are asked for.
+let complete = 0;
 
 async function poll() {
   try {
-    // The newest points again: a replica that was busy may have been missing from them.
-    const since = history.length > AGAIN ? history[history.length - AGAIN].t : 0;
-    const answer = await fetch(`v1/goose/live?since=${since}`, { cache: "no-store" });
+    const answer = await fetch(`v1/goose/live?since=${complete}`, { cache: "no-store" });
     if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
     const live = await answer.json();
     history = mergeHistory(history, live.history, live.history_s, live.time);
+    // A replica that is too busy to answer tells later what it did: until then the points are asked for again.
+    if (!live.replicas.some((replica) => replica.live && replica.tokens_per_s === null)) {
+      complete = live.time - AGAIN_S;
+    }
     shown = live;
     draw();
   } catch (error) {
