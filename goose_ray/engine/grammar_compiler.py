@@ -5,6 +5,7 @@ milliseconds; what it refuses is the client's fault and says so.
 """
 
 import json
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 __all__ = ["GrammarCompiler"]
+
+_logger = logging.getLogger(__name__)
 
 _MAX_SPEC_CHARS = 128 * 1024
 _MAX_GRAMMARS = 32
@@ -43,7 +46,9 @@ class GrammarCompiler:
         self._lock = threading.Lock()
 
     def prepare(self) -> None:
-        """Builds what all grammars share, which takes a second, before anybody waits for it."""
+        """Builds what all grammars share, which takes a second, before anybody waits for it. Where the library cannot
+        read the tokenizer, that is logged, and every specification will be refused.
+        """
         with self._lock:
             self._vocabulary  # noqa: B018
 
@@ -51,6 +56,12 @@ class GrammarCompiler:
         """Raises InvalidRequestError naming `structured.param` for what is no specification, or too much of one."""
         with self._lock:
             vocabulary = self._vocabulary
+            if vocabulary is None:
+                raise InvalidRequestError(
+                    f"{structured.param}: structured output does not work with this model's tokenizer",
+                    structured.param,
+                    "unsupported_parameter",
+                )
             if (known := self._grammars.get(structured)) is not None and not known.is_spoiled:
                 self._grammars.move_to_end(structured)
                 return known
@@ -63,8 +74,14 @@ class GrammarCompiler:
         return grammar
 
     @cached_property
-    def _vocabulary(self) -> GrammarVocabulary:
-        return GrammarVocabulary(self._tokenizer, vocab_size=self._vocab_size, eos_token_ids=self._eos_token_ids)
+    def _vocabulary(self) -> GrammarVocabulary | None:
+        try:
+            return GrammarVocabulary(self._tokenizer, vocab_size=self._vocab_size, eos_token_ids=self._eos_token_ids)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # what the library does not expect of a tokenizer comes as a panic, which is no Exception
+            _logger.exception("no structured output: the grammar library cannot read this model's tokenizer")
+            return None
 
 
 def _compiled(structured: StructuredOutput, vocabulary: GrammarVocabulary) -> Grammar:

@@ -117,6 +117,22 @@ def test_a_model_without_an_end_token() -> None:
     assert allowed(state.mask) == {ord("a")}
 
 
+class _Unreadable(FakeTokenizer):
+    """Of words, without bytes to fall back on."""
+
+    @property
+    def definition(self) -> str:
+        return json.dumps({"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0}}})
+
+
+def test_a_tokenizer_that_grammars_cannot_be_had_for() -> None:
+    compiler = GrammarCompiler(_Unreadable(), vocab_size=300, eos_token_ids=())
+    compiler.prepare()
+    with pytest.raises(InvalidRequestError, match="tokenizer") as refused:
+        compiler.compile(StructuredOutput("regex", "a", "structured_outputs.regex"))
+    assert (refused.value.param, refused.value.code) == ("structured_outputs.regex", "unsupported_parameter")
+
+
 def test_a_text_that_the_model_has_no_tokens_for() -> None:
     """Here of bytes above 127."""
     compiler = GrammarCompiler(FakeTokenizer(specials=(EOS,)), vocab_size=128, eos_token_ids=(EOS,))
