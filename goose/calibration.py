@@ -171,16 +171,9 @@ class AcceptanceTable:
     def __setstate__(self, state: tuple[tuple[str, ...], bytes]) -> None:
         names, planes = state
         numbers = np.frombuffer(planes, np.uint8).reshape(8, -1).T.copy().view(np.int64).ravel()
-        first = 2 * _NUM_POSITIONS
-        self._positions = numbers[:first].reshape(2, _NUM_POSITIONS)
-        self._counts = (
-            {
-                name: counts.reshape(_SHAPE)
-                for name, counts in zip(names, np.split(numbers[first:], len(names)), strict=True)
-            }
-            if names
-            else {}
-        )
+        self._positions = numbers[: 2 * _NUM_POSITIONS].reshape(2, _NUM_POSITIONS)
+        by_source = numbers[2 * _NUM_POSITIONS :].reshape(len(names), *_SHAPE)
+        self._counts = dict(zip(names, by_source, strict=True))
 
     def __eq__(self, other: object) -> bool:
         """Equal counts; a source without counts is as good as none."""

@@ -14,6 +14,7 @@ __all__ = ["merged", "pooled", "since"]
 
 # Squared gradients that a weight starts with at most, so that it still follows a target that differs; as in fitting.
 _MOST_SQUARES = 10.0
+_BASE_SQUARES = 1.0
 
 
 def since(now: Weights, start: Weights) -> Weights:
@@ -29,11 +30,12 @@ def pooled(learned: Sequence[Weights]) -> Weights:
 
 
 def merged(base: Weights, learned: Sequence[Weights]) -> Weights:
-    """The mean of what was learned, by weight; `learned` are results of `since`.
+    """The mean of what was learned, by weight; `learned` are results of `since` or `pooled`.
 
-    The base counts as one more drafter that has learned as much of each weight as its squares say.
+    The base counts as one more drafter, that has learned little: the others started from it, and it is in what they
+    came to.
     """
-    precision, squares = base.squares.copy(), base.squares.copy()
+    precision, squares = np.minimum(base.squares, _BASE_SQUARES), base.squares.copy()
     sums = base.values * precision
     for one in learned:
         sums += one.values * one.squares

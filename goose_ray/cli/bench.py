@@ -8,6 +8,7 @@ from typing import Literal
 import click
 
 from goose_ray.cli.bench_channel import channel
+from goose_ray.cli.bench_cluster import cluster
 from goose_ray.cli.bench_cost import cost
 from goose_ray.cli.bench_device import device
 from goose_ray.cli.bench_draft import draft
@@ -27,6 +28,7 @@ def bench() -> None:
 
 
 bench.add_command(channel)
+bench.add_command(cluster)
 bench.add_command(cost)
 bench.add_command(device)
 bench.add_command(draft)

@@ -14,7 +14,7 @@ from goose.anisotropic.calibration_file import CalibrationFile
 from goose.anisotropic.known_texts import KnownTexts
 from goose_ray.errors import EngineDeadError
 from goose_ray.telemetry.aggregator_link import AggregatorAwayError, AggregatorLink
-from goose_ray.telemetry.starting_point import StartingPoint
+from goose_ray.telemetry.starting_point import StartingPoint, united
 from goose_ray.telemetry.warm_starts import Offer
 
 __all__ = ["LearningExchange", "fetch_start"]
@@ -33,15 +33,14 @@ async def fetch_start(link: AggregatorLink, model: str, *, timeout_s: float) -> 
         # whatever it was, a replica that starts from less still starts
         logger.exception("the aggregator cannot be asked for a start")
         return None
+    found: list[KnownTexts] = []
     for reference in start.texts:
         try:
             async with asyncio.timeout(timeout_s):
-                texts: KnownTexts = await reference
+                found.append(await reference)
         except (RayError, TimeoutError) as error:
             logger.info("shared texts are gone with the replica that had them: %s", type(error).__name__)
-        else:
-            return StartingPoint(start.weights, texts)
-    return None if start.weights is None else StartingPoint(start.weights, KnownTexts.none())
+    return StartingPoint(start.weights, united(found)) if found or start.weights is not None else None
 
 
 class LearningExchange:

@@ -1,13 +1,16 @@
 """What the cluster has for a replica that starts, joined to the calibration that it has anyway."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from goose.anisotropic.calibration_file import CalibrationFile
 from goose.anisotropic.known_texts import KnownTexts
 from goose.anisotropic.sharing import merged
 from goose.anisotropic.weights import Weights
 
-__all__ = ["StartingPoint", "joined_start"]
+__all__ = ["StartingPoint", "joined_start", "united"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -16,6 +19,30 @@ class StartingPoint:
 
     weights: Weights | None
     texts: KnownTexts
+
+
+def united(parts: Sequence[KnownTexts]) -> KnownTexts:
+    """The texts of several replicas, each once: who began with another's texts has them still. `parts` come newest
+    first, and so the newest texts come last.
+    """
+    seen: set[bytes] = set()
+    found = KnownTexts.none()
+    for part in parts:
+        ends = np.cumsum(part.lengths)
+        is_new = np.zeros(len(part), np.bool_)
+        for place in reversed(range(len(part))):
+            key = part.token_ids[ends[place] - part.lengths[place] : ends[place]].tobytes()
+            is_new[place] = key not in seen
+            seen.add(key)
+        of_token = np.repeat(is_new, part.lengths)
+        found = KnownTexts(
+            part.token_ids[of_token],
+            part.lengths[is_new],
+            part.prompt_lengths[is_new],
+            part.top_ids[of_token],
+            part.top_probs[of_token],
+        ).joined(found)
+    return found
 
 
 def joined_start(

@@ -38,7 +38,7 @@ class Offer:
 class WarmStart:
     # None if nobody of the model has learned anything yet
     weights: Weights | None
-    # references, to be tried in this order
+    # references to the texts of a few replicas, the newest offer first
     texts: tuple[Any, ...]
 
 

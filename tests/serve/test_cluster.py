@@ -12,6 +12,14 @@ import ray
 
 from serve.helpers import MODEL, Server, async_client, eventually
 
+APPLICATION = {
+    "args": {
+        "model": MODEL,
+        "engine": {"max_running_requests": 32},
+        # what is learned is offered soon, so that a replica that starts finds it
+        "share_period_s": 1.0,
+    }
+}
 SERVER = {"autoscaling_config": {"min_replicas": 2, "max_replicas": 2, "target_ongoing_requests": 8}}
 
 PROMPTS = ("Count from one to ten.", "List the days of the week.", "Say hello three times.")
@@ -87,6 +95,21 @@ def test_the_aggregate_is_the_sum_of_what_the_replicas_counted(server: Server) -
     assert len(took_part) == 2, "12 requests at once went to one replica"
 
 
+def test_every_replica_is_tuned_and_replies_stay_the_same(server: Server) -> None:
+    def all_tuned() -> bool:
+        load(server, 2)
+        return all(replica["tuning"]["version"] > 0 for replica in live_replicas(server).values())
+
+    before = server.chat(PROMPTS[0], max_tokens=24)["choices"][0]["message"]["content"]
+    eventually(all_tuned, within_s=60, what="tunings to reach both")
+    versions = {replica["tuning"]["version"] for replica in live_replicas(server).values()}
+    assert len(versions) == 2, "each has its own"
+    assert acceptance(server)["tuning_version"] == max(versions)
+    assert server.metric("goose_tuning_version") == sum(versions)
+    after = {server.chat(PROMPTS[0], max_tokens=24)["choices"][0]["message"]["content"] for _ in range(3)}
+    assert after == {before}
+
+
 def test_a_killed_aggregator_is_replaced_and_whole_again(server: Server) -> None:
     load(server, 4)
     before = acceptance(server)
@@ -123,6 +146,9 @@ def test_a_killed_replica_is_replaced_while_the_other_answers(server: Server) ->
     assert answers > 1
     after = acceptance(server)
     assert survivor in live_replicas(server)
+    # it has begun with the texts that the survivor had offered
+    (fresh,) = [r for name, r in live_replicas(server).items() if name != survivor]
+    assert fresh["start_text_tokens"] > 0
     # what the dead one had counted stays in the sum
     missing = before - counts_of(after["sources"])
     assert not missing

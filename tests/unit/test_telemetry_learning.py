@@ -20,7 +20,7 @@ from goose_ray.telemetry.acceptance_aggregator import AcceptanceAggregator
 from goose_ray.telemetry.aggregator_link import AggregatorAwayError, AggregatorLink
 from goose_ray.telemetry.learning_exchange import LearningExchange, fetch_start
 from goose_ray.telemetry.snapshot_file import SnapshotError, SnapshotFile
-from goose_ray.telemetry.starting_point import StartingPoint, joined_start
+from goose_ray.telemetry.starting_point import StartingPoint, joined_start, united
 from goose_ray.telemetry.warm_starts import Offer, WarmStarts
 
 TEXTS = known_texts([random_recording("r", seed=1)])
@@ -81,7 +81,7 @@ def test_a_new_replica_gets_the_pooled_weights_and_the_newest_texts_that_still_e
     actor.memory.publish(Offer("c", "another", weights(9.0, 9.0), Reference(KnownTexts.none())))
     start = started(actor)
     assert start is not None
-    assert start.texts is TEXTS
+    assert start.texts.token_ids.tolist() == TEXTS.token_ids.tolist()
     assert start.weights is not None
     assert start.weights.values[0] == 0.5
     assert started(None) is None
@@ -90,10 +90,19 @@ def test_a_new_replica_gets_the_pooled_weights_and_the_newest_texts_that_still_e
 def test_a_start_moves_the_calibration_and_comes_after_its_texts() -> None:
     base = CalibrationFile(weights(0.0, 4.0), TEXTS)
     joined = joined_start(base, StartingPoint(weights(1.0, 4.0), TEXTS), vocab_size=2000)
-    assert joined.weights.values[0] == 0.5
+    assert joined.weights.values[0] == 0.8
     assert len(joined.texts) == 2
     # texts of another vocabulary are left out
     assert len(joined_start(base, StartingPoint(None, TEXTS), vocab_size=20).texts) == 1
+
+
+def test_texts_of_several_replicas_are_kept_once_the_newest_last() -> None:
+    a, b, c = (known_texts([random_recording(name, seed=seed)]) for seed, name in enumerate("abc"))
+    found = united([a.joined(b), c.joined(a)])
+    assert found.token_ids.tolist() == [*c.token_ids.tolist(), *a.token_ids.tolist(), *b.token_ids.tolist()]
+    assert [text.num_prompt for text in found] == [20, 20, 20]
+    assert np.array_equal(found.top_ids[-1], b.top_ids[-1])
+    assert len(united([])) == 0
 
 
 def test_offers_are_bounded_and_one_a_life() -> None:
