@@ -132,9 +132,10 @@ class TensorParallelRank:
             forward = ModelForward(model, spec=spec, backend=backend)
             self._runner = ShardRunner(forward, head.to(self._device), ranks)
             _try(self._runner, trial, name, dtype)
-        except RuntimeError as error:
+        except (RuntimeError, ModelLoadError) as error:
             raise ModelLoadError(
-                f"{name} cannot be divided among {ranks.size} ranks, its layers do not fit together: {error}"
+                f"{name} among {ranks.size} ranks: {error}. If it runs with tensor_parallel_size 1, DeepSpeed does not "
+                "divide its layers right (fused projections, as in Phi-3)"
             ) from error
         _logger.info("rank %d: its share is ready after %.1f s", self._rank, time.monotonic() - started_s)
         return spec
@@ -205,10 +206,4 @@ def _try(runner: ShardRunner, trial: Trial, name: str, dtype: torch.dtype) -> No
     """Raises ModelLoadError unless the ranks together compute what the undivided model does."""
     first, second = (runner.logits(batch) for batch in trial.steps())
     if first is not None and second is not None:
-        try:
-            trial.check(name, (first.cpu(), second.cpu()), dtype)
-        except ModelLoadError as error:
-            raise ModelLoadError(
-                f"{error}. If it runs with tensor_parallel_size 1, DeepSpeed does not divide its layers right (fused "
-                "projections, as in Phi-3)"
-            ) from error
+        trial.check(name, (first.cpu(), second.cpu()), dtype)
