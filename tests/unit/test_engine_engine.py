@@ -83,12 +83,12 @@ def test_abort_all_gives_everyone_a_last_output() -> None:
 @pytest.mark.parametrize(
     ("request_", "param", "code", "message"),
     [
-        (make_request(prompt=()), "prompt", None, "at least one token"),
-        (make_request(prompt=(1, 64)), "prompt", None, "from 0 to 63"),
-        (make_request(prompt=(1, -1)), "prompt", None, "from 0 to 63"),
-        (make_request(prompt=(1, 2**70)), "prompt", None, "from 0 to 63"),
-        (make_request(stop_token_ids=(63, 64)), "stop_token_ids", None, "from 0 to 63, not 64"),
-        (make_request(policy="psychic"), "policy", None, "policy must be one of scripted, not 'psychic'"),
+        (make_request(prompt=()), "prompt", "invalid_value", "at least one token"),
+        (make_request(prompt=(1, 64)), "prompt", "invalid_value", "from 0 to 63"),
+        (make_request(prompt=(1, -1)), "prompt", "invalid_value", "from 0 to 63"),
+        (make_request(prompt=(1, 2**70)), "prompt", "invalid_value", "from 0 to 63"),
+        (make_request(stop_token_ids=(63, 64)), "stop_token_ids", "invalid_value", "from 0 to 63, not 64"),
+        (make_request(policy="psychic"), "policy", "invalid_value", "policy must be one of scripted, not 'psychic'"),
         (
             make_request(prompt=[1] * 50, max_tokens=51),
             None,
