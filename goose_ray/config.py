@@ -132,8 +132,8 @@ class GooseConfig(BaseModel):
     )
     tool_parser: Literal["auto", "none", "hermes", "llama3_json", "mistral"] = Field(
         default="auto",
-        description="How the model writes tool calls: hermes (Qwen too), llama3_json, mistral, auto (as its chat template "
-        "says) or none (tools are refused).",
+        description="How the model writes tool calls: hermes (Qwen too), llama3_json, mistral, auto (as its chat "
+        "template says) or none (tools are refused).",
     )
     replicas_per_node: int = Field(
         default=2,

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from functools import partial
 from urllib.parse import urlsplit
 
 import httpx
@@ -56,6 +57,9 @@ def test_a_client_that_leaves_in_mid_body_leaves_no_traceback(server: Server) ->
     def departures() -> int:
         return server.log.read_text().count("disconnected, cancelling request")
 
+    def one_more_than(before: int) -> bool:
+        return departures() > before
+
     address = urlsplit(server.url)
     head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{"
     # Whether the app is told by ASGI or by a cancelled task is a race, so several times.
@@ -66,7 +70,7 @@ def test_a_client_that_leaves_in_mid_body_leaves_no_traceback(server: Server) ->
             # requests that came after it have been answered: the ingress is reading
             assert server.is_healthy()
             assert server.is_healthy()
-        eventually(lambda before=before: departures() > before, within_s=30, what="the end of the request")
+        eventually(partial(one_more_than, before), within_s=30, what="the end of the request")
     assert server.is_healthy()
     for trace in ("ClientDisconnect", "never retrieved", "Traceback"):
         assert trace not in server.log.read_text()

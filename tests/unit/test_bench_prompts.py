@@ -1,37 +1,22 @@
 """What a line of a prompt file asks for, turn by turn, and how it is fitted into the context."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes import FakeTokenizer
 
 from goose_ray.bench.prompts import Conversation, Dialogue, EncodedPrompt, encode, read_prompt_files, read_prompts
 from goose_ray.errors import ConfigError
 
 
-class ChatTokenizer:
+class ChatTokenizer(FakeTokenizer):
     """One byte a token; a message is its role's first letter, its content and a bar."""
 
-    vocab_size = 256
-    eos_token_ids = ()
-
-    def encode(self, text: str, *, max_tokens: int | None = None) -> list[int]:
-        return list(text.encode())
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return bytes(token_ids).decode()
-
-    def token_bytes(self, token_id: int) -> bytes:
-        return bytes([token_id])
-
     def apply_chat_template(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        max_tokens: int | None = None,
+        self, messages: Sequence[Any], *, tools: Sequence[object] | None = None, max_tokens: int | None = None
     ) -> list[int]:
         head = f"t{len(tools)}|" if tools else ""
         return self.encode(head + "".join(f"{message['role'][0]}{message['content']}|" for message in messages))
