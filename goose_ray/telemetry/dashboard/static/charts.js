@@ -55,8 +55,10 @@ function lineChart(box, { curves, xRange, xTicks, xLabel, yMost, yLabel, label }
   box.replaceChildren(root);
 }
 
-function legend(box, names, letters) {
-  box.replaceChildren(...names.map((name, number) => {
+// Of the sources in `used` alone, in the order of `names`, whose places are their colours.
+function legend(box, names, letters, used) {
+  box.replaceChildren(...names.filter((name) => used.has(name)).map((name) => {
+    const number = names.indexOf(name);
     const line = svg("line", { class: `curve s${number % 6}`, x1: 0, x2: 22, y1: 9, y2: 9, ...dashed(number) });
     const dot = svg("circle", { class: `fill s${number % 6}`, cx: 34, cy: 9, r: 7 });
     const letter = svg("text", { class: "letter on", x: 34, y: 12 }, letters[number]);
@@ -65,8 +67,8 @@ function legend(box, names, letters) {
 }
 
 function drawTree(tree, names, letters) {
-  const [dx, dy, margin, radius] = [26, 17, 9, 6.5];
   const { column, row, rows, columns, spine } = layoutTree(tree.parents);
+  const [dx, dy, margin, radius] = [columns > 11 ? 19 : 26, 17, 9, 6.5];
   const accepted = new Set(tree.accepted);
   const x = (node) => margin + column[node] * dx;
   const y = (node) => margin + row[node] * dy;
@@ -97,5 +99,5 @@ function drawTree(tree, names, letters) {
     root.append(group);
   });
   const caption = `${tree.replica_id}, step ${tree.step_id}: ${tree.parents.length - 1} drafted, ${accepted.size} accepted`;
-  return html("figure", {}, html("figcaption", {}, caption), root);
+  return html("figure", { class: columns > 30 ? "deepest" : columns > 11 ? "deep" : "" }, html("figcaption", {}, caption), root);
 }

@@ -82,20 +82,22 @@ function drawOverTime() {
 
 function drawTrees() {
   const letters = lettersOf(shown.source_names);
-  for (const id of ["tree-legend", "depth-legend", "drift-legend"]) legend(byId(id), shown.source_names, letters);
+  const used = new Set(Object.keys(shown.sources).filter((name) => shown.sources[name].attempted));
+  for (const tree of shown.trees) for (const bits of tree.sources) sourcesOf(bits, shown.source_names).forEach((name) => used.add(name));
+  for (const id of ["tree-legend", "depth-legend", "drift-legend"]) legend(byId(id), shown.source_names, letters, used);
   const trees = shown.trees.slice(0, innerWidth > NARROW_PX ? 8 : 4).map((tree) => drawTree(tree, shown.source_names, letters));
   byId("trees").replaceChildren(...(trees.length ? trees : [html("p", { class: "note" }, "No tree yet: nothing was drafted.")]));
 }
 
 function drawSources() {
-  const names = Object.keys(shown.sources);
+  const names = Object.keys(shown.sources).filter((name) => shown.sources[name].attempted);
   const rows = names.map((name) => {
     const { attempted, accepted } = shown.sources[name];
     const [lately, hits] = countsSince(history, name, shown.time - RECENT_S);
     const change = attempted && lately >= ENOUGH ? 100 * (hits / lately - accepted / attempted) : null;
     const number = Math.max(0, shown.source_names.indexOf(name)) % 6;
     const width = attempted ? (70 * accepted) / attempted : 0;
-    const bar = svg("svg", { width: 72, height: 12, "aria-hidden": "true" },
+    const bar = svg("svg", { class: "bar", width: 72, height: 12, "aria-hidden": "true" },
       svg("rect", { class: `edge s${number}`, x: 1, y: 1, width: 70, height: 10 }),
       svg("rect", { class: `fill s${number}`, x: 1, y: 1, width, height: 10 }));
     return [html("span", {}, name), html("span", {}, bar, " ", percent(accepted, attempted)), shortNumber(attempted),
