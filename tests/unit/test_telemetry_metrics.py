@@ -5,6 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ray.util.metrics import Counter, Gauge
 from telemetry_builders import report_of
 
+from goose.tuning import TreeTuning
 from goose_ray.engine.request import SourceStats
 from goose_ray.engine.stats import TTFT_BOUNDS, EngineStats, Histogram
 from goose_ray.telemetry.acceptance_state import AcceptanceState
@@ -109,6 +110,17 @@ def test_an_empty_cluster_has_metrics_too() -> None:
     samples = samples_of(AcceptanceState(live_for_s=1), now=0)
     assert value(samples, "vllm:num_requests_running") == 0
     assert value(samples, "goose_replicas", state="live") == 0
+
+
+def test_each_living_replica_shows_the_tuning_it_uses() -> None:
+    state = AcceptanceState(live_for_s=10)
+    tuning = TreeTuning(version=7, offsets=(0.5, 0.0, -0.25), temperature=0.9)
+    state.observe(report_of("a", 1, {}, replica_id="r1", tuning=tuning), now=0)
+    text = render_metrics(state.view(0), "m")
+    assert 'goose_tuning_version{model_name="m",replica="r1"} 7.0' in text
+    assert 'goose_tuning_bias{class="context",model_name="m",replica="r1"} 0.5' in text
+    assert 'goose_tuning_bias{class="transitions",model_name="m",replica="r1"} -0.25' in text
+    assert 'goose_tuning_temperature{model_name="m",replica="r1"} 0.9' in text
 
 
 def test_acceptance_by_source_and_depth_is_the_clusters_alone() -> None:
