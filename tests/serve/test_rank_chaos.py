@@ -19,7 +19,8 @@ pytestmark = pytest.mark.skipif("GOOSE_RANKS" not in os.environ, reason="`make r
 
 DEPLOYMENT = "goose-tp2.yaml"
 ENGINE = {"budget": 16, "kv_cache_tokens": 4096}
-SERVER = {"num_replicas": 2}
+# room for both on the session's four CPUs
+SERVER = {"num_replicas": 2, "placement_group_bundles": [{"CPU": 1}, {"CPU": 0.1}, {"CPU": 0.1}]}
 NUM_STREAMS = 8
 REQUEST: dict[str, Any] = {
     "model": MODEL,
