@@ -1,6 +1,7 @@
 """What the aggregator tells each replica: from all recent counts, its own once, and nothing while nothing changes."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from telemetry_builders import counts_of, report_of
@@ -19,7 +20,7 @@ def told(state: TuningState, report: ReplicaReport, now: float) -> TreeTuning:
     return state.tuning(report.incarnation.id, now)
 
 
-def saying(name: str, sequence: int, counts: TuningCounts, **about: object) -> ReplicaReport:
+def saying(name: str, sequence: int, counts: TuningCounts, **about: Any) -> ReplicaReport:
     return report_of(name, sequence, {}, tuning_counts=counts, **about)
 
 
