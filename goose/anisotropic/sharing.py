@@ -10,7 +10,7 @@ import numpy as np
 
 from goose.anisotropic.weights import Weights
 
-__all__ = ["merged", "pooled", "since"]
+__all__ = ["merged", "since"]
 
 # Squared gradients that a weight starts with at most, so that it still follows a target that differs; as in fitting.
 _MOST_SQUARES = 10.0
@@ -22,15 +22,8 @@ def since(now: Weights, start: Weights) -> Weights:
     return Weights(now.values, np.maximum(now.squares - start.squares, 0.0))
 
 
-def pooled(learned: Sequence[Weights]) -> Weights:
-    """Many results of `since` as one, which is worth to `merged` what they are together; in any order and grouping."""
-    squares = np.sum([one.squares for one in learned], axis=0)
-    sums = np.sum([one.values * one.squares for one in learned], axis=0)
-    return Weights(np.where(squares > 0, sums / np.maximum(squares, 1e-12), 0.0), squares)
-
-
 def merged(base: Weights, learned: Sequence[Weights]) -> Weights:
-    """The mean of what was learned, by weight; `learned` are results of `since` or `pooled`.
+    """The mean of what was learned, by weight; `learned` are results of `since`, or means of some by their squares.
 
     The base counts as one more drafter, that has learned little: the others started from it, and it is in what they
     came to.

@@ -14,7 +14,6 @@ import numpy as np
 
 from goose.anisotropic.calibration_file import CalibrationFile
 from goose.anisotropic.known_texts import KnownTexts
-from goose.anisotropic.sharing import pooled
 from goose.anisotropic.weights import Weights
 from goose.policies.anisotropic import AnisotropicConstants, AnisotropicPolicy
 from goose.policies.base import TreePolicy
@@ -24,6 +23,7 @@ from goose.speculator import Speculator
 from goose.tuning import TreeTuning, solve
 from goose.tuning_counts import TuningCounts
 from goose_ray.telemetry.starting_point import StartingPoint, joined_start, united
+from goose_ray.telemetry.warm_starts import LearnedWeights, Offer, WarmStarts
 
 __all__ = ["DRIFT_MODES", "Drift", "Start", "run_drift", "run_start"]
 
@@ -69,7 +69,10 @@ def run_start(recordings: Sequence[Recording], *, replicas: int, budget: int, se
     for number, recording in enumerate(past):
         replay(recording, veterans[number % replicas])
     offers = [offer for veteran in veterans if (offer := veteran.learned(_SHARED_TOKENS)) is not None]
-    weights = pooled([offer.weights for offer in offers])
+    offered = WarmStarts()
+    for number, offer in enumerate(offers):
+        offered.publish(Offer(str(number), "", LearnedWeights(offer.weights.values, offer.weights.squares)))
+    weights = offered.start("").weights
     reference = _speculator(budget)
     for recording in past:
         replay(recording, reference)

@@ -15,7 +15,7 @@ from goose.anisotropic.known_texts import KnownTexts
 from goose_ray.errors import EngineDeadError
 from goose_ray.telemetry.aggregator_link import AggregatorAwayError, AggregatorLink
 from goose_ray.telemetry.starting_point import StartingPoint, united
-from goose_ray.telemetry.warm_starts import Offer
+from goose_ray.telemetry.warm_starts import LearnedWeights, Offer
 
 __all__ = ["LearningExchange", "fetch_start"]
 
@@ -89,7 +89,13 @@ class LearningExchange:
             return False
         texts = self._put(found.texts) if len(found.texts) else None
         await self._publish(
-            Offer(self._incarnation, self._model, found.weights, texts, num_text_tokens=len(found.texts.token_ids))
+            Offer(
+                self._incarnation,
+                self._model,
+                LearnedWeights(found.weights.values, found.weights.squares),
+                texts,
+                num_text_tokens=len(found.texts.token_ids),
+            )
         )
         self._shared = amount
         return True

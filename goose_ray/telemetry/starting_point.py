@@ -9,15 +9,14 @@ from goose.anisotropic.calibration_file import CalibrationFile
 from goose.anisotropic.known_texts import KnownTexts
 from goose.anisotropic.sharing import merged
 from goose.anisotropic.weights import Weights
+from goose_ray.telemetry.warm_starts import LearnedWeights
 
 __all__ = ["StartingPoint", "joined_start", "united"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartingPoint:
-    """`weights` are a result of `goose.anisotropic.sharing.pooled`."""
-
-    weights: Weights | None
+    weights: LearnedWeights | None
     texts: KnownTexts
 
 
@@ -53,6 +52,9 @@ def joined_start(
     Texts with tokens that a vocabulary of `vocab_size` has not are not this model's, and are left out.
     """
     own = calibration or CalibrationFile(Weights.prior())
-    weights = own.weights if start.weights is None else merged(own.weights, [start.weights])
+    weights = own.weights
+    # Those of another version of the model mean something else.
+    if start.weights is not None and start.weights.values.shape == weights.values.shape:
+        weights = merged(weights, [Weights(start.weights.values, start.weights.squares)])
     is_ours = vocab_size is None or start.texts.max_token_id < vocab_size
     return CalibrationFile(weights, own.texts.joined(start.texts) if is_ours else own.texts)

@@ -1,24 +1,33 @@
 """What replicas have learned, kept for those that start: weights by value, texts where they lie.
 
 Weights of all are pooled, by how much each has learned itself. Texts stay in Ray's object store, whose objects end with
-the process that put them there, so references are kept of several replicas: the newest first. Knows nothing of Ray; to
-it a reference is whatever the publisher gave. Texts of requests with a cache salt never get here: nobody exports them.
+the process that put them there, so references are kept of several replicas: the newest first. Texts of requests
+with a cache salt never get here: nobody exports them.
+
+Knows nothing of Ray: a reference is whatever the publisher gave. Nor of the model whose weights these are: to load that
+takes seconds, and the aggregator starts before any replica.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from goose.anisotropic.features import NUM_WEIGHTS
-from goose.anisotropic.sharing import pooled
-from goose.anisotropic.weights import Weights
-
-__all__ = ["Offer", "WarmStart", "WarmStarts"]
+__all__ = ["LearnedWeights", "Offer", "WarmStart", "WarmStarts"]
 
 _MAX_OFFERS, _MAX_TEXTS = 256, 4
 _INHERITED = "inherited"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LearnedWeights:
+    """`values`, and `squares`: how much was learned of each since the start (`goose.anisotropic.sharing`)."""
+
+    # [num_weights] float64
+    values: NDArray[np.float64]
+    squares: NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,8 +36,7 @@ class Offer:
 
     incarnation: str
     model: str
-    # values and what was learned since the replica's own start, see `goose.anisotropic.sharing`
-    weights: Weights
+    weights: LearnedWeights
     # a reference to `KnownTexts`, None if texts are not shared or there are none
     texts: Any = None
     num_text_tokens: int = 0
@@ -37,7 +45,7 @@ class Offer:
 @dataclass(frozen=True, slots=True, eq=False)
 class WarmStart:
     # None if nobody of the model has learned anything yet
-    weights: Weights | None
+    weights: LearnedWeights | None
     # references to the texts of a few replicas, the newest offer first
     texts: tuple[Any, ...]
 
@@ -59,21 +67,34 @@ class WarmStarts:
         """For a replica of this model; what others have learned is of no use to it."""
         offers = [offer for offer in reversed(self._offers.values()) if offer.model == model]
         texts = [offer.texts for offer in offers if offer.texts is not None]
-        return WarmStart(pooled([offer.weights for offer in offers]) if offers else None, tuple(texts[:_MAX_TEXTS]))
+        return WarmStart(_pooled([offer.weights for offer in offers]), tuple(texts[:_MAX_TEXTS]))
 
     def snapshot(self) -> dict[str, Any]:
         """JSON-able: weights by model. Texts are nowhere but in memory."""
         models = {offer.model for offer in self._offers.values()}
         starts = {model: self.start(model).weights for model in models}
         return {
-            model: {name: array.tolist() for name, array in weights.arrays().items()}
+            model: {"values": weights.values.tolist(), "squares": weights.squares.tolist()}
             for model, weights in starts.items()
             if weights is not None
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> None:
-        """Raises ValueError or KeyError if it is none. Weights of another feature table are left out."""
+        """Raises ValueError or KeyError if it is none."""
         for model, arrays in snapshot.items():
             values, squares = (np.array(arrays[name], dtype=np.float64) for name in ("values", "squares"))
-            if values.shape == squares.shape == (NUM_WEIGHTS,) and np.isfinite([values, squares]).all():
-                self.publish(Offer(f"{_INHERITED}:{model}", model, Weights(values, squares)))
+            if values.ndim != 1 or values.shape != squares.shape or not np.isfinite([values, squares]).all():
+                raise ValueError(f"weights of {model} must be two rows of numbers")
+            self.publish(Offer(f"{_INHERITED}:{model}", model, LearnedWeights(values, squares)))
+
+
+def _pooled(learned: Sequence[LearnedWeights]) -> LearnedWeights | None:
+    """One that is worth what all are together, in any order and grouping. Those of another version of the model than
+    the newest's, the first, are left out.
+    """
+    if not learned:
+        return None
+    alike = [one for one in learned if one.values.shape == learned[0].values.shape]
+    squares = np.sum([one.squares for one in alike], axis=0)
+    sums = np.sum([one.values * one.squares for one in alike], axis=0)
+    return LearnedWeights(np.where(squares > 0, sums / np.maximum(squares, 1e-12), 0.0), squares)

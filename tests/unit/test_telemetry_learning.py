@@ -21,13 +21,17 @@ from goose_ray.telemetry.aggregator_link import AggregatorAwayError, AggregatorL
 from goose_ray.telemetry.learning_exchange import LearningExchange, fetch_start
 from goose_ray.telemetry.snapshot_file import SnapshotError, SnapshotFile
 from goose_ray.telemetry.starting_point import StartingPoint, joined_start, united
-from goose_ray.telemetry.warm_starts import Offer, WarmStarts
+from goose_ray.telemetry.warm_starts import LearnedWeights, Offer, WarmStarts
 
 TEXTS = known_texts([random_recording("r", seed=1)])
 
 
 def weights(value: float, squares: float) -> Weights:
     return Weights(np.full(NUM_WEIGHTS, value), np.full(NUM_WEIGHTS, squares))
+
+
+def learned(value: float, squares: float) -> LearnedWeights:
+    return LearnedWeights(np.full(NUM_WEIGHTS, value), np.full(NUM_WEIGHTS, squares))
 
 
 class Reference:
@@ -76,9 +80,9 @@ def test_a_new_replica_gets_the_pooled_weights_and_the_newest_texts_that_still_e
     actor = Actor()
     assert started(actor) is None
     gone = OwnerDiedError("", None, "")
-    actor.memory.publish(Offer("a", "m", weights(1.0, 3.0), Reference(TEXTS)))
-    actor.memory.publish(Offer("b", "m", weights(-1.0, 1.0), Reference(gone)))
-    actor.memory.publish(Offer("c", "another", weights(9.0, 9.0), Reference(KnownTexts.none())))
+    actor.memory.publish(Offer("a", "m", learned(1.0, 3.0), Reference(TEXTS)))
+    actor.memory.publish(Offer("b", "m", learned(-1.0, 1.0), Reference(gone)))
+    actor.memory.publish(Offer("c", "another", learned(9.0, 9.0), Reference(KnownTexts.none())))
     start = started(actor)
     assert start is not None
     assert start.texts.token_ids.tolist() == TEXTS.token_ids.tolist()
@@ -89,7 +93,7 @@ def test_a_new_replica_gets_the_pooled_weights_and_the_newest_texts_that_still_e
 
 def test_a_start_moves_the_calibration_and_comes_after_its_texts() -> None:
     base = CalibrationFile(weights(0.0, 4.0), TEXTS)
-    joined = joined_start(base, StartingPoint(weights(1.0, 4.0), TEXTS), vocab_size=2000)
+    joined = joined_start(base, StartingPoint(learned(1.0, 4.0), TEXTS), vocab_size=2000)
     assert joined.weights.values[0] == 0.8
     assert len(joined.texts) == 2
     # texts of another vocabulary are left out
@@ -108,8 +112,8 @@ def test_texts_of_several_replicas_are_kept_once_the_newest_last() -> None:
 def test_offers_are_bounded_and_one_a_life() -> None:
     starts = WarmStarts()
     for number in range(300):
-        starts.publish(Offer(f"life-{number}", "m", weights(1.0, 1.0), number))
-    starts.publish(Offer("life-299", "m", weights(1.0, 5.0), "newest"))
+        starts.publish(Offer(f"life-{number}", "m", learned(1.0, 1.0), number))
+    starts.publish(Offer("life-299", "m", learned(1.0, 5.0), "newest"))
     start = starts.start("m")
     assert start.texts == ("newest", 298, 297, 296)
     assert start.weights is not None
@@ -118,7 +122,7 @@ def test_offers_are_bounded_and_one_a_life() -> None:
 
 class TestExchange:
     def exchange(self, found: CalibrationFile | None, offers: list[Offer]) -> LearningExchange:
-        async def learned(max_tokens: int) -> CalibrationFile | None:
+        async def export(max_tokens: int) -> CalibrationFile | None:
             return found
 
         async def publish(offer: Offer) -> None:
@@ -128,7 +132,7 @@ class TestExchange:
             offers.append(offer)
 
         return LearningExchange(
-            learned, publish, incarnation="a", model="m", max_tokens=100, period_s=0.001, put=lambda texts: texts
+            export, publish, incarnation="a", model="m", max_tokens=100, period_s=0.001, put=lambda texts: texts
         )
 
     def test_what_is_new_is_offered_once_and_again_where_it_was_lost(self) -> None:
@@ -156,7 +160,7 @@ class TestSnapshotFile:
         assert SnapshotFile(uri).read() is None
         first = AcceptanceAggregator(live_for_s=0.0)
         first.observe(report_of("a", 7, {"context": (9, 4)}, tuning_counts=counts_of(0.8)))
-        first.publish(Offer("a", "m", weights(0.5, 2.0)))
+        first.publish(Offer("a", "m", learned(0.5, 2.0)))
         SnapshotFile(uri).write(first._memory.snapshot(10.0, 1e9))
         second = AcceptanceAggregator(live_for_s=1.0, snapshot=uri)
         assert second.exchange([]).acceptance() == table_of({"context": (9, 4)})
