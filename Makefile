@@ -10,7 +10,7 @@ PROMPTS ?=
 
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: serve test lint bench exact equivalence slots ranks families telemetry clean
+.PHONY: shards serve test lint bench exact equivalence slots ranks families telemetry clean
 
 $(SERVER) $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -62,7 +62,12 @@ slots: $(STAMP)
 
 # Gangs of four ranks, gangs over two nodes, and killed ranks and replicas under load; `make test` has the rest.
 ranks: $(STAMP)
-	GOOSE_RANKS=4 $(BIN)/pytest tests/serve/test_rank_gang.py tests/serve/test_rank_chaos.py
+	GOOSE_RANKS=4 $(BIN)/pytest tests/serve/test_rank_gang.py tests/serve/test_rank_chaos.py \
+		tests/unit/test_shard_slices.py
+
+# The most memory that ranks have while they read a checkpoint of 4 GB, at two ranks and at four.
+shards: $(STAMP)
+	GOOSE_SHARD_GB=4 $(BIN)/pytest tests/serve/test_shard_memory.py
 
 # Every causal language model of transformers that can be made tiny: refused, or right. About ten minutes.
 families: $(STAMP)

@@ -3,13 +3,10 @@
 Knows how the ranks load the model; `goose_ray.runner.worker_group` knows how they run it.
 """
 
-from functools import partial
-
 import torch
-from transformers import PreTrainedModel
 
 from goose_ray.config import GooseConfig
-from goose_ray.models.loader import load_model, resolve
+from goose_ray.models.shard_source import CheckpointSource
 from goose_ray.runner.rank_bundles import RankBundles
 from goose_ray.runner.rank_gang import GangOptions, RankGang
 from goose_ray.runner.worker_group import WorkerGroup
@@ -37,15 +34,11 @@ def start_gang(config: GooseConfig, *, device: str, dtype: torch.dtype, cpus_per
     )
     return WorkerGroup(
         RankGang(options, bundles),
-        partial(_load, config.model, dtype),
+        # on the rank's own host, where the model may have to be fetched first
+        CheckpointSource(config.model, dtype),
         model_id=config.model,
         num_slots=config.engine.kv_cache_tokens,
         max_model_len=config.engine.max_model_len,
         attention_backend=config.attention_backend,
         silence_s=config.rank_silent_after_s,
     )
-
-
-def _load(model: str, dtype: torch.dtype) -> PreTrainedModel:
-    """On the rank's own host, where the model may have to be fetched first."""
-    return load_model(resolve(model), dtype=dtype, device=torch.device("cpu"))

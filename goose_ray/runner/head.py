@@ -57,6 +57,10 @@ class LanguageModelHead:
             logits = torch.tanh(logits / self._softcap) * self._softcap
         return logits.float()
 
+    def fill(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """Gives values to a share that had none: [width, or fewer on the last rank, hidden_size]."""
+        self._projection = packed(linear_of(weight, bias))
+
     def to(self, device: torch.device) -> "LanguageModelHead":
         """Itself, moved."""
         self._projection = self._projection.to(device)

@@ -7,7 +7,6 @@ join, load, follow. What each raises says what is to be done about it.
 import logging
 import os
 import time
-from collections.abc import Callable
 from datetime import timedelta
 
 import ray
@@ -24,8 +23,10 @@ from goose_ray.runner.divisibility import check_divisible
 from goose_ray.runner.forward import ModelForward, inspect_model
 from goose_ray.runner.head import LanguageModelHead
 from goose_ray.runner.linear import PackedLinear, SummedLinear, linear_of, packed
+from goose_ray.runner.model_source import ModelSource
 from goose_ray.runner.rank_leash import Leash
 from goose_ray.runner.rank_place import GangPlace, RankPlace, tell_environment, unlink_shared_memory
+from goose_ray.runner.shard_trial import trial_of_ranks
 from goose_ray.runner.sharded_runner import ShardRunner, TorchRankGroup
 from goose_ray.runner.step_channel import ChannelAddress, StepFollower
 from goose_ray.runner.support import Trial
@@ -103,34 +104,43 @@ class TensorParallelRank:
 
     def load(
         self,
-        load_model: Callable[[], PreTrainedModel],
+        source: ModelSource,
         *,
         model_id: str,
         num_slots: int,
         max_model_len: int | None,
         attention_backend: str,
     ) -> ModelSpec:
-        """Loads the model, keeps this rank's share, and tries it.
+        """Reads this rank's share of the model, or all of it and keeps its share, and tries it.
 
-        `load_model` gives the whole model, on the CPU. Raises ModelLoadError naming what is not supported, ConfigError
-        if the pool cannot be had or the model cannot be divided among the ranks.
+        Raises ModelLoadError naming what is not supported, ConfigError if the pool cannot be had or the model cannot be
+        divided among the ranks.
         """
         started_s = time.monotonic()
         ranks = TorchRankGroup()
-        model = load_model()
+        parts = source.parts()
+        model = source.whole() if parts is None else parts.model
         spec = inspect_model(model, model_id=model_id, num_slots=num_slots, max_model_len=max_model_len)
         check_divisible(model.config, ranks.size)
         name, dtype = type(model).__name__, model.dtype
         backend = new_backend(attention_backend, self._device, dtype)
         model.eval()
         model.requires_grad_(False)
-        trial = Trial.with_own_attention(model)
+        trial = Trial.with_own_attention(model) if parts is None else None
         head = LanguageModelHead(model, rank=ranks.rank, num_ranks=ranks.size)
-        _logger.info("rank %d: the model is read after %.1f s", self._rank, time.monotonic() - started_s)
         model = _divided(model, ranks.size)
+        if parts is not None:
+            parts.fill(model, rank=ranks.rank, num_ranks=ranks.size)
+            last_token = min(head.first_token + head.width, head.vocab_size)
+            head.fill(*parts.head_rows(head.first_token, last_token, self._device))
+        head.to(self._device)
+        _pack_divided(model)
+        _logger.info("rank %d: its share is read after %.1f s", self._rank, time.monotonic() - started_s)
         try:
+            if trial is None:
+                trial = trial_of_ranks(model, head, ranks)
             forward = ModelForward(model, spec=spec, backend=backend)
-            self._runner = ShardRunner(forward, head.to(self._device), ranks)
+            self._runner = ShardRunner(forward, head, ranks)
             _try(self._runner, trial, name, dtype)
         except (RuntimeError, ModelLoadError) as error:
             raise ModelLoadError(
@@ -160,11 +170,18 @@ def _load_shared_memory_op() -> object:
 def _divided(model: PreTrainedModel, num_ranks: int) -> PreTrainedModel:
     """The model with this rank's share of every linear layer, by DeepSpeed's automatic tensor parallelism.
 
-    The output embeddings are taken off: DeepSpeed would sum logits of the whole vocabulary over the ranks.
+    The output embeddings are taken off: DeepSpeed would sum logits of the whole vocabulary over the ranks. A model on
+    the meta device comes back with memory for this rank's share and no values in it.
     """
     import deepspeed
 
     model.set_output_embeddings(torch.nn.Identity())
+    buffers = [
+        (module, name, buffer)
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if not buffer.is_meta
+    ]
     try:
         engine = deepspeed.init_inference(
             model, tensor_parallel={"tp_size": num_ranks}, dtype=model.dtype, replace_with_kernel_inject=False
@@ -174,7 +191,9 @@ def _divided(model: PreTrainedModel, num_ranks: int) -> PreTrainedModel:
             f"DeepSpeed cannot divide {type(model).__name__} among {num_ranks} ranks: {error}"
         ) from error
     divided: PreTrainedModel = engine.module
-    _pack_divided(divided)
+    for module, name, buffer in buffers:
+        # Cast with the weights, rotary frequencies would be rounded.
+        setattr(module, name, buffer.to(divided.device))
     return divided
 
 

@@ -6,14 +6,13 @@ Every step goes to all ranks and is answered by rank 0, which alone decides. Kno
 import logging
 import secrets
 import time
-from collections.abc import Callable
 from typing import Any
 
 import ray
-from transformers import PreTrainedModel
 
 from goose_ray.engine.step import ModelSpec, StepBatch, StepOutput
 from goose_ray.runner.checks import BatchChecker
+from goose_ray.runner.model_source import ModelSource
 from goose_ray.runner.rank_gang import RankGang
 from goose_ray.runner.rank_leash import Leash, LeashWatch
 from goose_ray.runner.step_channel import ChannelListener, StepDriver
@@ -38,7 +37,7 @@ class WorkerGroup:
     def __init__(
         self,
         gang: RankGang,
-        load_model: Callable[[], PreTrainedModel],
+        source: ModelSource,
         *,
         model_id: str,
         num_slots: int,
@@ -50,7 +49,7 @@ class WorkerGroup:
         try:
             self._spec: ModelSpec = self._load(
                 gang,
-                load_model,
+                source,
                 model_id=model_id,
                 num_slots=num_slots,
                 max_model_len=max_model_len,
@@ -93,9 +92,9 @@ class WorkerGroup:
             self._driver.close()
         return gang
 
-    def _load(self, gang: RankGang, load_model: Callable[[], PreTrainedModel], **options: Any) -> ModelSpec:
+    def _load(self, gang: RankGang, source: ModelSource, **options: Any) -> ModelSpec:
         started_s = time.monotonic()
-        specs: list[ModelSpec] = gang.call("load", load_model, **options)
+        specs: list[ModelSpec] = gang.call("load", source, **options)
         _logger.info("%d ranks hold %s after %.1f s", len(specs), specs[0].model_id, time.monotonic() - started_s)
         return specs[0]
 

@@ -10,8 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from goose_ray.engine.request import GenerationRequest
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.engine.step import ModelRunner
 from goose_ray.errors import ConfigError, EngineDeadError, ModelLoadError
-from goose_ray.models.loader import load_model
+from goose_ray.models.shard_source import CheckpointSource
 from goose_ray.runner.local import LocalRunner
 from goose_ray.runner.rank_bundles import RankBundles
 from goose_ray.runner.rank_gang import GangOptions, RankGang
@@ -60,16 +59,16 @@ def gang(ray_address: str) -> Iterator[RankGang]:
     gang.kill()
 
 
-def saved(folder: Path, family: str, **overrides: int) -> Callable[[], Any]:
+def saved(folder: Path, family: str, **overrides: int) -> CheckpointSource:
     """What loads the tiny model, in any process."""
     tiny_model(family, **{**HEADS, **overrides}).save_pretrained(folder)
-    return partial(load_model, folder, dtype=torch.float32, device=torch.device("cpu"))
+    return CheckpointSource(str(folder), torch.float32)
 
 
-def spread(gang: RankGang, load: Callable[[], Any], *, silence_s: float = 60.0) -> WorkerGroup:
+def spread(gang: RankGang, source: CheckpointSource, *, silence_s: float = 60.0) -> WorkerGroup:
     return WorkerGroup(
         gang,
-        load,
+        source,
         model_id="tiny",
         num_slots=NUM_SLOTS,
         max_model_len=None,

@@ -1,12 +1,12 @@
 """What `goose plan` says of the deployments, worked out by hand from the models' configs and the GPUs' data sheets."""
 
 import json
-from pathlib import Path
 
 import pytest
 import ray
 import yaml
 from click.testing import CliRunner
+from plan_tables import DEPLOYMENTS, FILES, plan_table
 from ray.serve.schema import ServeDeploySchema
 
 from goose_ray.app import build_app
@@ -19,9 +19,7 @@ from goose_ray.plan.deployment import plan_deployment, read_deployment
 from goose_ray.plan.dry_run import dry_run
 from goose_ray.plan.gpus import GPUS
 
-DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
-FILES = ("vicuna-33b", "deepseek-coder-33b", "qwen3-32b", "llama-3-8b")
-TARGETS = {"vicuna-33b": "H100-80GB", "deepseek-coder-33b": "H100-80GB", "qwen3-32b": "H100-80GB"}
+FOR_40_GB = ("llama-3-8b",)
 
 # By hand, for rank 0: parameters, and bytes of KV a token.
 # vicuna, 13 of 52 heads: layer 4 x 6656 x 1664 + 3 x 6656 x 4480 + 2 x 6656 = 133,772,288; 60 of them, a norm of 6656,
@@ -78,8 +76,8 @@ def test_the_deployments_are_valid_and_fit(name: str, monkeypatch: pytest.Monkey
     assert {one.name for one in schema.applications[0].deployments} == {"GooseServer", "OpenAIIngress"}
     assert not ray.is_initialized()
     build_app(schema.applications[0].args)
-    # tuned for GPUs of 80 GB, the smallest for any
-    for gpu in ["A100-80GB", "H100-80GB", "H200-141GB"] + ["A100-40GB"] * (name not in TARGETS):
+    # tuned for GPUs of 80 GB, but for the smallest
+    for gpu in ["A100-80GB", "H100-80GB", "H200-141GB"] + ["A100-40GB"] * (name in FOR_40_GB):
         planned = plan_deployment(config_of(name), gpu)
         assert planned.refusal() is None
         assert planned.memory.kv_tokens_that_fit >= planned.kv_cache_tokens
@@ -120,6 +118,15 @@ def test_the_budget_is_the_best_of_all() -> None:
         assert best.tokens_per_s >= max(of_budget) * (1 - 1e-6)
         assert best.budget == pytest.approx(24 / sequences)
         assert best.plain_tokens_per_s == pytest.approx(sequences / seconds(sequences))
+
+
+def test_the_documentation_says_what_the_code_says() -> None:
+    text = (DEPLOYMENTS.parent / "docs" / "plan.md").read_text(encoding="utf-8")
+    assert plan_table() in text
+    for name in FILES:
+        parameters, kv_per_token = BY_HAND[name]
+        assert f" = {kv_per_token:,} |" in text
+        assert f" {2 * parameters / 2**30:.2f} |" in text
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 8])
