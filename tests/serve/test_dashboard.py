@@ -24,7 +24,8 @@ pytestmark = [
     pytest.mark.skipif(not os.environ.get("GOOSE_CHROMIUM"), reason="GOOSE_CHROMIUM names no browser"),
 ]
 
-ENGINE = {"kv_cache_tokens": 8192}
+# the automatic budget draws small trees on a busy machine
+ENGINE = {"kv_cache_tokens": 8192, "budget": 32}
 SERVER = {"autoscaling_config": {"min_replicas": 2, "max_replicas": 2, "target_ongoing_requests": 8}}
 
 # Texts that repeat themselves, and such that do not.
@@ -81,7 +82,7 @@ def test_the_dashboard_shows_two_replicas_at_work(server: Server, tmp_path: Path
 
     with under_load(server):
         eventually(is_busy, within_s=300, what="a minute of work on two replicas")
-        for name, size in {"dashboard.png": (1280, 1500), "dashboard-phone.png": (390, 2400)}.items():
+        for name, size in {"dashboard.png": (1280, 1700), "dashboard-phone.png": (390, 2700)}.items():
             visit = browser.picture(url, folder / name, width=size[0], height=size[1])
             assert visit.complaints == ()
             assert (folder / name).stat().st_size < _MAX_PICTURE_BYTES
@@ -89,7 +90,7 @@ def test_the_dashboard_shows_two_replicas_at_work(server: Server, tmp_path: Path
         top = CliRunner().invoke(main, ["top", "--url", server.url, "--once"])
     assert visit.complaints == ()
     assert "2 of 2 replicas healthy" in visit.html
-    assert visit.html.count("<figure>") > 1
+    assert visit.html.count("<figure") > 1
     assert 'class="edge s0 accepted' in visit.html
     assert "2 of 2 replicas healthy" in top.output
     # no texts of users unless the configuration allows it

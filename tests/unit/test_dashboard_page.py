@@ -112,7 +112,9 @@ class TestFigures:
     def test_texts(self) -> None:
         numbers = evaluated("[null, 0, 7, 3.14159, 42.42, 12345, 3.2e6].map(shortNumber)")
         assert numbers == [["–", "0", "7", "3.14", "42.4", "12.3k", "3.2M"]]
-        assert evaluated("[percent(1, 2), percent(1, 40), percent(0, 0)]") == [["50 %", "2.5 %", "–"]]
+        assert evaluated("[percent(1, 2), percent(1, 40), percent(0, 3), percent(0, 0)]") == [
+            ["50 %", "2.5 %", "0 %", "–"]
+        ]
         assert evaluated("pathThrough([[0, 1], null, [2, 3], [4, 5]])") == ["M0.0 1.0M2.0 3.0L4.0 5.0"]
 
     def test_history_grows_by_what_is_new_and_forgets_what_is_old(self) -> None:

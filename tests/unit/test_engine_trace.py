@@ -4,7 +4,10 @@ import pytest
 from engine_helpers import ScriptedSpeculator, make_engine, make_request, run
 from fakes import FakeRunner, looping_model
 
+from goose_ray.engine.loop import EngineLoop
 from goose_ray.engine.step import StepBatch
+from goose_ray.telemetry.replica_telemetry import ReplicaTelemetry
+from goose_ray.telemetry.report import Incarnation
 
 
 def test_the_trace_keeps_the_last_256_steps() -> None:
@@ -43,3 +46,33 @@ def test_a_step_mixes_trees_and_a_prefill_chunk_without_padding() -> None:
     record = engine.trace.last(1)[0]
     assert record.rows == batch.num_rows
     assert [(part.request_id, part.tree_nodes > 0) for part in record.sequences][-1] == ("d", False)
+
+
+def test_trees_of_the_last_steps_are_kept_without_their_tokens() -> None:
+    engine = make_engine()
+    run(engine, make_request(max_tokens=30))
+    trees = engine.tree_trace.last()
+    steps = {record.step_id: record.sequences[0] for record in engine.trace.last()}
+    assert trees
+    for tree in trees:
+        step = steps[tree.step_id]
+        assert (len(tree.parents), len(tree.accepted)) == (step.tree_nodes, step.accepted)
+        assert tree.token_ids is None
+    # every step of the one request had one
+    assert engine.stats().num_trees == len(steps)
+
+
+@pytest.mark.parametrize("trace_tokens", [False, True])
+def test_a_replica_tells_texts_of_trees_only_where_the_configuration_has_it(trace_tokens: bool) -> None:
+    engine = make_engine(trace_tokens=trace_tokens)
+    run(engine, make_request(max_tokens=20))
+    telemetry = ReplicaTelemetry(EngineLoop(engine), Incarnation("r1"), model="m")
+    live = telemetry.live(since=0.0)
+    assert (live.replica_id, len(live.samples)) == ("r1", 1)
+    assert live.samples[0].tokens == 20
+    if not trace_tokens:
+        assert live.texts is None
+        return
+    assert live.texts is not None
+    assert [len(texts) for texts in live.texts] == [len(tree.parents) for tree in live.trees]
+    assert all(text for texts in live.texts for text in texts)

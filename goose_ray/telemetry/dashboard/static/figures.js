@@ -78,7 +78,7 @@ function shortNumber(value) {
 }
 
 function percent(part, whole) {
-  return whole ? `${((100 * part) / whole).toFixed(part / whole < 0.1 ? 1 : 0)} %` : "–";
+  return whole ? `${((100 * part) / whole).toFixed(part && part / whole < 0.1 ? 1 : 0)} %` : "–";
 }
 
 // Known points with the fresh ones behind them, or in the place of those of the same time; none older than `keepS`.
