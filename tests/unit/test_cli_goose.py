@@ -42,7 +42,15 @@ def test_version() -> None:
     assert result.stdout.startswith("goose, version ")
 
 
-COMMANDS = [(), ("model",), ("model", "pull"), ("bench", "tau"), ("bench", "exact"), ("bench", "equivalence"), ("record",)]
+COMMANDS = [
+    (),
+    ("model",),
+    ("model", "pull"),
+    ("bench", "tau"),
+    ("bench", "exact"),
+    ("bench", "equivalence"),
+    ("record",),
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
