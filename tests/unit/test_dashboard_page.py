@@ -54,6 +54,23 @@ class TestPage:
         assert (response.status_code, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
 
 
+def luminance(colour: str) -> float:
+    """WCAG 2's relative luminance of #rrggbb."""
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_colour_of_text_and_curves_can_be_read(scheme: str) -> None:
+    light, dark = re.findall(r":root \{(.*?)\}", (STATIC / "page.css").read_text("utf-8"), re.DOTALL)
+    colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", light if scheme == "light" else dark))
+    assert {f"s{number}" for number in range(6)} <= set(colours)
+    for name in set(colours) - {"page", "card", "line"}:
+        pair = sorted((luminance(colours[name]), luminance(colours["card"])))
+        assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, name
+
+
 def evaluated(*expressions: str) -> list[Any]:
     """The values of JavaScript expressions that know the functions of figures.js."""
     node = shutil.which("node")

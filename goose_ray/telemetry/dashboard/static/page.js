@@ -3,6 +3,8 @@
 const POLL_MS = 2000;
 // Attempts that a point of the drift curves stands on.
 const ENOUGH = 40;
+// Attempts that a point of the depth curves stands on.
+const SOME = 10;
 const RECENT_S = 60;
 const AGAIN_S = 20;
 // A phone shows fewer trees, or the rest of the page would be far below.
@@ -104,12 +106,16 @@ function drawSources() {
       percent(hits, Math.round(lately)), change === null ? "–" : `${change < 0 ? "−" : "+"}${Math.abs(change).toFixed(1)} pt`];
   });
   byId("sources").replaceChildren(table(["source", "accepted", "of nodes", "last minute", "drift"], rows));
-  const depths = names.flatMap((name) => shown.sources[name].by_depth.map(([first]) => first));
-  const edges = [...new Set(depths)].sort((a, b) => a - b);
+  drawDepths(names);
+}
+
+function drawDepths(names) {
+  const known = names.map((name) => shown.sources[name].by_depth.filter(([, , tries]) => tries >= SOME));
+  const edges = [...new Set(known.flat().map(([first]) => first))].sort((a, b) => a - b);
   lineChart(byId("depth"), {
-    curves: names.map((name) => {
+    curves: names.map((name, index) => {
       const number = Math.max(0, shown.source_names.indexOf(name));
-      const points = shown.sources[name].by_depth.map(([first, , tries, hits]) => [edges.indexOf(first), hits / tries]);
+      const points = known[index].map(([first, , tries, hits]) => [edges.indexOf(first), hits / tries]);
       return { points, class: `s${number % 6}`, dash: number, dots: true };
     }),
     xRange: [0, Math.max(1, edges.length - 1)], xTicks: edges.map((_, index) => index), xLabel: (index) => edges[index],
