@@ -103,7 +103,7 @@ def reply_exactness(
     runner: ModelRunner, plain: ModelRunner, tokenizer: Tokenizer, sessions: Sequence[Session], *, max_tokens: int
 ) -> Exactness:
     """All sessions at once, under trees in `runner`, and one token a step in `plain`."""
-    drafted = _replies(runner, tokenizer, sessions, policy="anisotropic", budget=_NODES, max_tokens=max_tokens)
+    drafted = _replies(runner, tokenizer, sessions, policy="goose", budget=_NODES, max_tokens=max_tokens)
     expected = _replies(plain, tokenizer, sessions, policy="autoregressive", budget=1, max_tokens=max_tokens)
     equal = sum(drafted[key].token_ids == reply.token_ids for key, reply in expected.items())
     steps = sum(reply.stats.steps for reply in drafted.values())
