@@ -92,7 +92,8 @@ class TuningCounts:
         # An anchor's parent stands at -1, in another tree; it is no draft node itself.
         reached = is_open[np.maximum(parents + starts[tree_of], 0)]
         reached[starts] = False
-        nodes = np.flatnonzero(reached)
+        # What no source offered, a forced token say, has no probability of ours.
+        nodes = np.flatnonzero(reached & (sources != 0))
         p = np.clip(probs[nodes].astype(np.float64), _MIN_PROBABILITY, 1 - _MIN_PROBABILITY)
         sources, trees_of, hit = sources[nodes], tree_of[nodes], accepted[nodes]
         groups = np.where(sources & bits[0], 0, np.where(sources & bits[1], 1, 2))

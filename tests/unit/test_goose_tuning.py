@@ -97,6 +97,17 @@ def test_only_reached_nodes_count() -> None:
     assert counts.num_trees == 2
 
 
+def test_nodes_of_no_source_do_not_count() -> None:
+    counts = TuningCounts.of(
+        [chain([1.0, 0.5], [0, 4])],
+        [np.array([1, 2])],
+        bits=BITS,
+        offsets=np.zeros((1, 3)),
+        temperatures=np.ones(1),
+    )
+    assert counts.attempted == 1
+
+
 @pytest.mark.parametrize("wrong", [{"offsets": (0.0,)}, {"offsets": (0.0, float("nan"), 0.0)}, {"temperature": 0.0}])
 def test_a_tuning_that_no_tree_could_be_built_with_is_refused(wrong: dict[str, tuple[float, ...] | float]) -> None:
     with pytest.raises(ValueError, match="a tuning needs"):
