@@ -36,6 +36,7 @@ class Learning:
         self._speculator = speculator if isinstance(speculator, TunableSpeculator) else None
         # what requests start with at present
         self.tuning = TreeTuning()
+        self._counts = TuningCounts.none()
 
     def tune(self, tuning: TreeTuning) -> None:
         if self._speculator is None:
@@ -48,7 +49,13 @@ class Learning:
             self.tuning = tuning
 
     def counts(self) -> TuningCounts:
-        return TuningCounts.none() if self._speculator is None else self._speculator.tuning_counts()
+        """Cumulative; those of before if the new ones cannot be had."""
+        try:
+            if self._speculator is not None:
+                self._counts = self._speculator.tuning_counts()
+        except Exception:
+            _logger.exception("what trees are tuned by cannot be counted")
+        return self._counts
 
     def learned(self, max_tokens: int) -> "CalibrationFile | None":
         """For another replica to start from; None if there is nothing."""

@@ -10,6 +10,7 @@ from fakes import looping_model
 from goose.policies.registry import POLICIES
 from goose.speculator import Speculator
 from goose.tuning import TreeTuning
+from goose.tuning_counts import TuningCounts
 from goose_ray.engine.loop import EngineLoop
 from goose_ray.errors import EngineDeadError
 
@@ -57,11 +58,15 @@ def test_a_fault_in_tuning_changes_nothing(caplog: pytest.LogCaptureFixture) -> 
         def tune(self, tuning: TreeTuning) -> None:
             raise ZeroDivisionError
 
+        def tuning_counts(self) -> TuningCounts:
+            raise ZeroDivisionError
+
     async def scenario() -> None:
         with running(make_engine(MODEL, Faulty(policy="chain", builders=POLICIES))) as loop:
             loop.tune(EXTREME[0])
             assert len(await tokens_of(loop, "r")) == 60
             assert loop.tuning == TreeTuning()
+            assert loop.tuning_counts().num_trees == 0
 
     asyncio.run(scenario())
     assert "could not be tuned" in caplog.text
