@@ -164,7 +164,7 @@ class AcceptanceTable:
         return table
 
     def __getstate__(self) -> tuple[tuple[str, ...], bytes]:
-        """The high bytes of all counts, then the next: nearly all are zero, so that whatever compresses it does well."""
+        """The high bytes of all counts, then the next: most are zero, so that whatever compresses it does well."""
         numbers = np.concatenate([self._positions.ravel(), *(counts.ravel() for counts in self._counts.values())])
         return tuple(self._counts), numbers.view(np.uint8).reshape(-1, 8).T.tobytes()
 

@@ -109,8 +109,8 @@ def _lines(result: dict[str, Any]) -> str:
     for start in result.get("start", ()):
         reached = "never" if start["steps_to_steady"] is None else f"after {start['steps_to_steady']} steps"
         lines.append(
-            f"start from {start['name']}: tau {start['tau']:.2f}, steady {start['steady_tau']:.2f}; 95 % of it {reached} "
-            f"of {start['steps']}"
+            f"start from {start['name']}: tau {start['tau']:.2f}, steady {start['steady_tau']:.2f}; "
+            f"95 % of it {reached} of {start['steps']}"
         )
     for drift in result.get("drift", ()):
         kind = "learn" if drift["learning_rate"] else "do not learn"
