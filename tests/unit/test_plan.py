@@ -1,6 +1,7 @@
 """What `goose plan` says of the deployments, worked out by hand from the models' configs and the GPUs' data sheets."""
 
 import json
+from pathlib import Path
 
 import pytest
 import ray
@@ -74,6 +75,10 @@ def test_the_deployments_are_valid_and_fit(name: str, monkeypatch: pytest.Monkey
     path = DEPLOYMENTS / f"{name}.yaml"
     schema = ServeDeploySchema.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     assert {one.name for one in schema.applications[0].deployments} == {"GooseServer", "OpenAIIngress"}
+    # A gang's GPUs are in its placement group; a replica without one must ask for its own.
+    (server,) = [one for one in schema.applications[0].deployments if one.name == "GooseServer"]
+    num_gpus = server.ray_actor_options.num_gpus or 0
+    assert num_gpus == (1 if config_of(name).tensor_parallel_size == 1 else 0)
     assert not ray.is_initialized()
     build_app(schema.applications[0].args)
     # tuned for GPUs of 80 GB, but for the smallest
@@ -101,6 +106,17 @@ def test_what_does_not_fit_is_refused_by_how_much() -> None:
         plan_deployment(config_of("qwen3-32b").model_copy(update={"tensor_parallel_size": 16}), "H100-80GB")
     with pytest.raises(ConfigError, match=r"gpu must be one of A100-40GB, .*, not 'T4'"):
         plan_deployment(config, "T4")
+
+
+def test_what_cannot_be_planned_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "other.yaml"
+    path.write_text("applications: [{import_path: 'other:app'}]")
+    with pytest.raises(ConfigError, match=r"other\.yaml is no Serve config with one application of goose_ray"):
+        read_deployment(path)
+    with pytest.raises(ConfigError, match=r"the config of 'org/unknown' is not here"):
+        read_config("org/unknown")
+    with pytest.raises(ConfigError, match=r"llama, mistral, qwen2, qwen3, not 'mixtral'"):
+        Architecture.from_config({"model_type": "mixtral"})
 
 
 def test_the_budget_is_the_best_of_all() -> None:
