@@ -18,7 +18,7 @@ $(SERVER) $(STAMP): pyproject.toml constraints.txt
 		echo "or name the one you have: make $(or $(MAKECMDGOALS),serve) PYTHON=/path/to/python3" >&2; \
 		exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(if $(filter $(SERVER),$@),serve,dev)]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(if $(filter $(SERVER),$@),tensor-parallel,dev)]'
 	@touch $@
 
 serve: $(SERVER)
@@ -69,9 +69,10 @@ ranks: $(STAMP)
 shards: $(STAMP)
 	GOOSE_SHARD_GB=4 $(BIN)/pytest tests/serve/test_shard_memory.py
 
-# Every causal language model of transformers that can be made tiny: refused, or right. About ten minutes.
+# Every causal language model of transformers that can be made tiny: refused, or right; and the compiled attention kernel.
+# About ten minutes.
 families: $(STAMP)
-	GOOSE_ARCHITECTURES=all $(BIN)/pytest -q tests/equivalence/test_architectures.py
+	GOOSE_ARCHITECTURES=all $(BIN)/pytest -q tests/equivalence/test_architectures.py tests/unit/test_runner_flex.py
 
 # The dashboard in a real browser, with pictures for docs/, and every query of Grafana's panels in a real Prometheus.
 CHROMIUM   ?= chromium-headless-shell

@@ -31,10 +31,14 @@ BODY: dict[str, Any] = {
 }
 
 
+# Long enough that none is over before all have arrived.
+LONG: dict[str, Any] = {**BODY, "max_tokens": 64, "goose": {"policy": "autoregressive"}}
+
+
 async def burst(server: Server, num_requests: int) -> list[httpx.Response]:
     async with httpx.AsyncClient(base_url=server.url, timeout=120) as http:
         sending = (
-            http.post("/v1/chat/completions", json={**BODY, "stream": bool(number % 2)})
+            http.post("/v1/chat/completions", json={**LONG, "stream": bool(number % 2)})
             for number in range(num_requests)
         )
         return list(await asyncio.gather(*sending))

@@ -9,9 +9,6 @@ import pytest
 
 from serve.helpers import MODEL, Server
 
-ENGINE = {"max_model_len": 1024, "budget": 24}
-SERVER = {"autoscaling_config": {"min_replicas": 1, "max_replicas": 1, "target_ongoing_requests": 8}}
-
 POLICIES = ("autoregressive", "chain", "goose", "anisotropic")
 QUESTION = "What is the capital of France?"
 MESSAGES: list[Any] = [{"role": "user", "content": QUESTION}]
