@@ -6,6 +6,7 @@ turns around from group to group, so that whatever else the machine does falls o
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from goose_ray.assembly import ReplicaParts, new_engine
@@ -49,7 +50,16 @@ class AgainstRun:
     clock: Callable[[], float] = time.perf_counter
 
     def measure(self, prompts: Sequence[TokenIds], on_group: Callable[[], object] = lambda: None) -> dict[str, Pace]:
-        """By name, the opponent first."""
+        """By name, the opponent first, which is closed in the end."""
+        with closing(self.opponent):
+            return self._measure(prompts, on_group)
+
+    def groups(self, prompts: Sequence[TokenIds]) -> list[Sequence[TokenIds]]:
+        """Two rounds of a batch, lest it run half empty for most of the time."""
+        size = self.concurrency if self.concurrency == 1 else 2 * self.concurrency
+        return [prompts[start : start + size] for start in range(0, len(prompts), size)]
+
+    def _measure(self, prompts: Sequence[TokenIds], on_group: Callable[[], object]) -> dict[str, Pace]:
         answerers: dict[str, Answers] = {self.opponent.name: self.opponent.answers}
         answerers |= {contender.name: self._engine(contender) for contender in self.contenders}
         for answer in answerers.values():
@@ -64,11 +74,6 @@ class AgainstRun:
                 paces[name].replies += replies
             on_group()
         return paces
-
-    def groups(self, prompts: Sequence[TokenIds]) -> list[Sequence[TokenIds]]:
-        """Two rounds of a batch, lest it run half empty for most of the time."""
-        size = self.concurrency if self.concurrency == 1 else 2 * self.concurrency
-        return [prompts[start : start + size] for start in range(0, len(prompts), size)]
 
     def _engine(self, contender: Contender) -> Answers:
         config = self.engine.model_copy(

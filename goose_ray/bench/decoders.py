@@ -74,8 +74,11 @@ class EngineDecoder:
 class HttpDecoder:
     """A running server. Prompts go as text and messages, so that its tokenizer and chat template are checked too."""
 
-    def __init__(self, base_url: str) -> None:
+    def __init__(self, base_url: str, *, api_key: str | None = None) -> None:
         """`base_url` is the server's root, with or without /v1. Raises GooseRayError if it does not answer."""
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
         self._root = base_url.rstrip("/").removesuffix("/v1")
         self._model = self._call("/v1/models", None)["data"][0]["id"]
 
@@ -119,7 +122,7 @@ class HttpDecoder:
 
     def _call(self, path: str, body: dict[str, Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._root + path, data, {"Content-Type": "application/json"})
+        request = urllib.request.Request(self._root + path, data, self._headers)
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:
                 return json.load(response)

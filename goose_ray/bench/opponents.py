@@ -20,6 +20,10 @@ class Opponent(Protocol):
         """The greedy reply to each prompt, up to its end-of-sequence token."""
         ...
 
+    def close(self) -> None:
+        """Frees what is kept from call to call."""
+        ...
+
 
 class OneAtATime:
     """`generate` of one prompt after the other."""
@@ -31,6 +35,8 @@ class OneAtATime:
 
     def answers(self, prompts: Sequence[TokenIds], max_tokens: int) -> list[TokenIds]:
         return [_generated(self._model, [prompt], max_tokens)[0] for prompt in prompts]
+
+    def close(self) -> None: ...
 
 
 class PaddedBatches:
@@ -47,11 +53,14 @@ class PaddedBatches:
             replies += _generated(self._model, prompts[start : start + self._size], max_tokens)
         return replies
 
+    def close(self) -> None: ...
+
 
 class ContinuousBatching:
     """`generate_batch`, at most `size` requests and `max_rows` tokens a forward, with a cache of `num_tokens`.
 
-    The manager is kept between calls, so that none but the first sets its cache up; `close` takes it down.
+    The manager is kept between calls, so that none but the first sets its cache up. transformers keeps it on the model:
+    until `close`, whoever comes next gets it with these sizes, whatever it asks for.
     """
 
     name = "continuous batching"

@@ -1,13 +1,12 @@
-"""From a configuration to a run of `goose bench`, with a progress bar on standard error."""
+"""From a configuration to a run of `goose bench`, with its progress on standard error."""
 
 from collections.abc import Callable, Sequence
-
-from tqdm import tqdm
 
 from goose_ray.assembly import choose_device, choose_dtype, load_parts
 from goose_ray.bench.decoders import Decoder, EngineDecoder, HttpDecoder
 from goose_ray.bench.equivalence import Cell, EquivalenceRun, Setting, samplings
 from goose_ray.bench.exact import Check, check_greedy, check_sampled, read_cases
+from goose_ray.bench.progress import progress
 from goose_ray.bench.prompts import PromptFile
 from goose_ray.bench.references import EngineReference, Reference, ReferenceStore, TransformersReference, weights_id
 from goose_ray.bench.tau import BenchmarkTau, TauRun
@@ -17,7 +16,7 @@ from goose_ray.errors import ConfigError
 from goose_ray.models.loader import resolve
 from goose_ray.models.tokenizer import load_tokenizer
 
-__all__ = ["prepare_tau", "run_equivalence", "run_exact", "with_progress"]
+__all__ = ["prepare_tau", "run_equivalence", "run_exact", "run_tau"]
 
 # Any: what counts is that every policy draws from the same one.
 _SEED = 20240229
@@ -45,11 +44,11 @@ def prepare_tau(
     )
 
 
-def with_progress(run: TauRun, prompts: PromptFile, *, shown: bool) -> BenchmarkTau:
-    """Measures one file; half of the bar is the replies, half the references."""
+def run_tau(run: TauRun, prompts: PromptFile) -> BenchmarkTau:
+    """Measures one file; half of the progress is the replies, half the references."""
     total = 2 * sum(dialogue.num_requests for dialogue in prompts.dialogues)
-    with tqdm(total=total, desc=prompts.name, unit="reply", disable=not shown) as bar:
-        return run.measure(prompts, bar.update)
+    with progress(prompts.name, unit="reply", total=total) as on_reply:
+        return run.measure(prompts, on_reply)
 
 
 def run_exact(
@@ -57,13 +56,13 @@ def run_exact(
     files: Sequence[PromptFile],
     *,
     base_url: str | None,
+    api_key: str | None,
     policies: Sequence[str],
     concurrencies: Sequence[int],
     max_tokens: int,
     max_prompt_tokens: int,
     chat: bool,
     temperature: float,
-    shown: bool,
 ) -> list[Check]:
     """Greedy checks, and sampled ones if the temperature is above 0.
 
@@ -71,11 +70,15 @@ def run_exact(
     """
     path = resolve(config.model)
     cases = read_cases(files, load_tokenizer(path), chat=chat, limit=max_prompt_tokens)
-    decoder: Decoder = EngineDecoder(load_parts(config), config.engine) if base_url is None else HttpDecoder(base_url)
+    decoder: Decoder
+    if base_url is None:
+        decoder = EngineDecoder(load_parts(config), config.engine)
+    else:
+        decoder = HttpDecoder(base_url, api_key=api_key)
     device = choose_device(config.device)
     dtype = choose_dtype(config.dtype, device)
     reference = TransformersReference(path, dtype=dtype, device=device)
-    with tqdm(desc="exact", unit="reply", disable=not shown) as bar:
+    with progress("exact", unit="reply") as on_reply:
         checks = check_greedy(
             decoder,
             cases,
@@ -84,12 +87,12 @@ def run_exact(
             policies=policies,
             concurrencies=concurrencies,
             max_tokens=max_tokens,
-            on_reply=bar.update,
+            on_reply=on_reply,
         )
         if temperature > 0:
             sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=_SEED)
             checks += check_sampled(
-                decoder, cases, sampling, policies=policies, concurrencies=concurrencies, on_reply=bar.update
+                decoder, cases, sampling, policies=policies, concurrencies=concurrencies, on_reply=on_reply
             )
     return checks
 
@@ -106,7 +109,6 @@ def run_equivalence(
     max_tokens: int,
     max_prompt_tokens: int,
     chat: bool,
-    shown: bool,
     on_cell: Callable[[Cell], object],
 ) -> list[Cell]:
     """The equivalence matrix of the ways to sample that are named, of all if none is.
@@ -125,6 +127,6 @@ def run_equivalence(
     # Most at a time first: the slowest run comes last.
     settings += [Setting(policy, number) for number in sorted(concurrencies, reverse=True) for policy in policies]
     total = (len(settings) + 1) * len(cases) * len(kinds)
-    with tqdm(desc="equivalence", total=total, unit="reply", disable=not shown) as bar:
-        run = EquivalenceRun(parts, cases, kinds, budget, on_answer=bar.update)
+    with progress("equivalence", unit="reply", total=total) as on_answer:
+        run = EquivalenceRun(parts, cases, kinds, budget, on_answer=on_answer)
         return run.cells(settings, on_cell)

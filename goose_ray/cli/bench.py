@@ -15,14 +15,25 @@ from goose_ray.cli.bench_draft import draft
 from goose_ray.cli.bench_engine import engine
 from goose_ray.cli.bench_equivalence import equivalence
 from goose_ray.cli.bench_host import host
+from goose_ray.cli.bench_router import router
+from goose_ray.cli.bench_simulate import simulate
 from goose_ray.cli.bench_transformers import transformers
-from goose_ray.cli.options import BUDGET, CALIBRATION, prompt_options
+from goose_ray.cli.group import Group
+from goose_ray.cli.options import (
+    BUDGET,
+    CALIBRATION,
+    PromptOptions,
+    concurrencies_option,
+    concurrency_option,
+    policies_option,
+    prompt_options,
+)
 from goose_ray.config import EngineConfig, GooseConfig
 
 __all__ = ["bench"]
 
 
-@click.group()
+@click.group(cls=Group)
 def bench() -> None:
     """Measure acceptance, exactness and speed."""
 
@@ -35,6 +46,8 @@ bench.add_command(draft)
 bench.add_command(engine)
 bench.add_command(equivalence)
 bench.add_command(host)
+bench.add_command(router)
+bench.add_command(simulate)
 bench.add_command(transformers)
 
 
@@ -48,7 +61,7 @@ bench.add_command(transformers)
     type=BUDGET,
     help="Nodes verified per step, anchor included; auto: as many as give the most tokens a second on this machine.",
 )
-@click.option("--concurrency", default=1, show_default=True, type=click.IntRange(min=1), help="Dialogues at a time.")
+@concurrency_option
 @click.option(
     "--calibration",
     default="auto",
@@ -64,13 +77,7 @@ bench.add_command(transformers)
     help="Plain greedy decoding to compare with: this engine's policy autoregressive, or transformers' generate.",
 )
 def tau(
-    files: tuple[Path, ...],
-    more_files: tuple[Path, ...],
-    limit: int | None,
-    chat: bool,
-    max_tokens: int,
-    model: str,
-    as_json: bool,
+    asked: PromptOptions,
     policy: str,
     budget: int | Literal["auto"],
     concurrency: int,
@@ -91,9 +98,9 @@ def tau(
     """
     from goose_ray.bench.prompts import read_prompt_files
     from goose_ray.bench.report import tau_json, tau_table
-    from goose_ray.bench.runs import prepare_tau, with_progress
+    from goose_ray.bench.runs import prepare_tau, run_tau
 
-    prompts = read_prompt_files([*files, *more_files], limit=limit)
+    prompts = read_prompt_files(asked.paths, limit=asked.limit)
     # No prefix cache: every prompt is harvested whole, as with a request that comes alone.
     engine = EngineConfig(
         policy=policy,
@@ -103,14 +110,14 @@ def tau(
         prefix_cache=False,
     )
     run = prepare_tau(
-        GooseConfig(model=model, engine=engine),
-        chat=chat,
-        max_tokens=max_tokens,
+        GooseConfig(model=asked.model, engine=engine),
+        chat=asked.chat,
+        max_tokens=asked.max_tokens,
         concurrency=concurrency,
         against_transformers=reference == "transformers",
     )
-    results = [with_progress(run, file, shown=sys.stderr.isatty()) for file in prompts]
-    if as_json:
+    results = [run_tau(run, file) for file in prompts]
+    if asked.as_json:
         click.echo(json.dumps(tau_json(policy, budget, results), indent=2))
     else:
         click.echo(tau_table(policy, budget, results))
@@ -119,34 +126,15 @@ def tau(
 @bench.command()
 @prompt_options
 @click.option("--base-url", help="Check this running server; default: an engine in this process.")
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    default=("autoregressive", "chain", "goose", "anisotropic"),
-    show_default=True,
-    help="Tree policy; repeat for more.",
-)
-@click.option(
-    "--concurrency",
-    "concurrencies",
-    multiple=True,
-    default=(1, 8),
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Requests at a time; repeat for more.",
-)
+@click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="Of a server that asks for one.")
+@policies_option("autoregressive", "chain", "goose", "anisotropic")
+@concurrencies_option(1, 8)
 @click.option("--temperature", default=0.0, show_default=True, help="Above 0: check seeded sampling too.")
 @click.option("--max-prompt-tokens", default=4096, show_default=True, help="Longer prompts are cut in the middle.")
 def exact(
-    files: tuple[Path, ...],
-    more_files: tuple[Path, ...],
-    limit: int | None,
-    chat: bool,
-    max_tokens: int,
-    model: str,
-    as_json: bool,
+    asked: PromptOptions,
     base_url: str | None,
+    api_key: str | None,
     policies: tuple[str, ...],
     concurrencies: tuple[int, ...],
     temperature: float,
@@ -168,17 +156,17 @@ def exact(
     from goose_ray.bench.runs import run_exact
 
     checks = run_exact(
-        GooseConfig(model=model),
-        read_prompt_files([*files, *more_files], limit=limit),
+        GooseConfig(model=asked.model),
+        read_prompt_files(asked.paths, limit=asked.limit),
         base_url=base_url,
+        api_key=api_key,
         policies=policies,
         concurrencies=concurrencies,
-        max_tokens=max_tokens,
+        max_tokens=asked.max_tokens,
         max_prompt_tokens=max_prompt_tokens,
-        chat=chat,
+        chat=asked.chat,
         temperature=temperature,
-        shown=sys.stderr.isatty(),
     )
-    click.echo(json.dumps(exact_json(checks), indent=2) if as_json else exact_lines(checks))
+    click.echo(json.dumps(exact_json(checks), indent=2) if asked.as_json else exact_lines(checks))
     if any(check.differences for check in checks):
         sys.exit(1)

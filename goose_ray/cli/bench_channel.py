@@ -1,9 +1,10 @@
 """`goose bench channel`: what it costs to have ranks take a step."""
 
 import json
-import sys
 
 import click
+
+from goose_ray.cli.options import json_option
 
 __all__ = ["channel"]
 
@@ -15,7 +16,7 @@ __all__ = ["channel"]
 @click.option("--context", default=512, show_default=True, type=click.IntRange(min=1), help="Tokens of context.")
 @click.option("--rounds", default=20, show_default=True, type=click.IntRange(min=1), help="Turns of each way.")
 @click.option("--steps", default=25, show_default=True, type=click.IntRange(min=1), help="Steps of a turn.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def channel(ranks: int, sequences: int, nodes: int, context: int, rounds: int, steps: int, as_json: bool) -> None:
     """Milliseconds of a step to all ranks and back, without a model: goose's channel, and plain actor calls to all
     ranks. They take turns; medians. `ratio` is the channel's part of the actor calls'.
@@ -26,13 +27,13 @@ def channel(ranks: int, sequences: int, nodes: int, context: int, rounds: int, s
     goose bench channel --json
     """
     import ray
-    from tqdm import tqdm
 
     from goose_ray.bench.channel import measure_channel
+    from goose_ray.bench.progress import progress
 
     ray.init(address="local", include_dashboard=False, log_to_driver=False, object_store_memory=150 * 2**20)
     try:
-        with tqdm(total=rounds, desc="channel", unit="round", disable=not sys.stderr.isatty()) as bar:
+        with progress("channel", unit="round", total=rounds) as on_round:
             cost = measure_channel(
                 num_ranks=ranks,
                 sequences=sequences,
@@ -40,7 +41,7 @@ def channel(ranks: int, sequences: int, nodes: int, context: int, rounds: int, s
                 context=context,
                 rounds=rounds,
                 steps=steps,
-                on_round=bar.update,
+                on_round=on_round,
             )
     finally:
         ray.shutdown()

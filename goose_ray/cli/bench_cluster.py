@@ -1,16 +1,15 @@
 """`goose bench cluster`: what shared learning costs and what it is worth."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from goose.replay import Recording
+from goose_ray.cli.figures import rounded
+from goose_ray.cli.options import json_option
 
 __all__ = ["cluster"]
 
@@ -33,7 +32,15 @@ __all__ = ["cluster"]
 @click.option("--fleet", default=4, show_default=True, type=click.IntRange(min=2), help="Replicas that serve these.")
 @click.option("--budget", default=24, show_default=True, type=click.IntRange(min=2), help="Nodes a step.")
 @click.option("--seed", default=0, show_default=True, help="Of the order of the replies.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@click.option("--orders", default=1, show_default=True, type=click.IntRange(min=1), help="Orders that drift is run in.")
+@click.option(
+    "--misjudged",
+    default=0.0,
+    show_default=True,
+    help="Log-odds by which, in drift, weights take copies of a request's own text for likelier than they are.",
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Picture of tau after the change (.png, .svg).")
+@json_option
 def cluster(
     replicas: int,
     period: float,
@@ -44,64 +51,85 @@ def cluster(
     fleet: int,
     budget: int,
     seed: int,
+    orders: int,
+    misjudged: float,
+    out: Path | None,
     as_json: bool,
 ) -> None:
     """The aggregator under the reports of many simulated replicas; with --recordings, what replicas gain by it.
 
     `cpu_share` is of one core. `start` compares a new replica with one that has served half of the replies itself;
-    `drift` has replicas serve the benchmarks of --before, then those of --after (by the beginnings of their names),
-    tuned by the counts of all, by their own, by those before the change (frozen) or not at all, with weights that
-    learn and with weights that do not.
+    `drift` has replicas serve the benchmarks of --before, then half of those of --after (by the beginnings of their
+    names), tuned by the counts of all, by their own, by those before the change (frozen) or not at all, with weights
+    that learn and with weights that do not, and compares them with replicas that had served the other half of --after.
 
     \b
     goose bench cluster --json
     goose bench cluster --recordings recordings
     """
-    from tqdm import tqdm
-
     from goose_ray.bench.cluster_load import measure_aggregator
+    from goose_ray.bench.progress import progress
 
-    with tqdm(desc="reports", unit="round", disable=not sys.stderr.isatty()) as bar:
-        cost = measure_aggregator(replicas, period, periods, seed=seed, on_period=bar.update)
+    with progress("reports", unit="round") as on_period:
+        cost = measure_aggregator(replicas, period, periods, seed=seed, on_period=on_period)
     result: dict[str, Any] = {"aggregator": asdict(cost)}
     if recordings is not None:
-        result |= _learning(recordings, before, after, fleet=fleet, budget=budget, seed=seed)
-    click.echo(json.dumps(_rounded(result), indent=2) if as_json else _lines(_rounded(result)))
+        result |= _learning(
+            recordings,
+            before,
+            after,
+            fleet=fleet,
+            budget=budget,
+            seed=seed,
+            orders=orders,
+            misjudged=misjudged,
+            out=out,
+        )
+    shown = rounded(result, 4)
+    click.echo(json.dumps(shown, indent=2) if as_json else _lines(shown))
 
 
 def _learning(
-    folder: Path, before: Sequence[str], after: Sequence[str], *, fleet: int, budget: int, seed: int
+    folder: Path,
+    before: Sequence[str],
+    after: Sequence[str],
+    *,
+    fleet: int,
+    budget: int,
+    seed: int,
+    orders: int,
+    misjudged: float,
+    out: Path | None,
 ) -> dict[str, Any]:
-    from goose_ray.bench.cluster_learning import DRIFT_MODES, run_drift, run_start
-    from goose_ray.bench.recordings import is_session, read_benchmarks
-    from goose_ray.errors import ConfigError
+    from goose_ray.bench.cluster_learning import LEARNING_RATES, run_drift, run_start
+    from goose_ray.bench.progress import progress
+    from goose_ray.bench.recordings import is_session, read_benchmarks, replies_of
 
     benchmarks = [one for one in read_benchmarks([folder], seed=seed) if not is_session(one.name)]
-
-    def replies(prefixes: Sequence[str], option: str) -> list["Recording"]:
-        found = [reply.recording for one in benchmarks if one.name.startswith(tuple(prefixes)) for reply in one.replies]
-        if not found:
-            names = ", ".join(one.name for one in benchmarks)
-            raise ConfigError(f"{option}: no benchmark begins with {' or '.join(prefixes)}; there are: {names}")
-        return found
-
-    first, second = replies(before, "--before"), replies(after, "--after")
+    first, second = (
+        replies_of(benchmarks, prefixes, option) for prefixes, option in ((before, "--before"), (after, "--after"))
+    )
     every = [reply.recording for one in benchmarks for reply in one.replies]
     starts = run_start(every, replicas=fleet, budget=budget, seed=seed)
-    drifts = [
-        run_drift(first, second, replicas=fleet, budget=budget, seed=seed, mode=mode, learning_rate=rate)
-        for rate in (0.05, 0.0)
-        for mode in DRIFT_MODES
-    ]
+    drifts = []
+    with progress("drift", unit="run", total=len(LEARNING_RATES)) as on_run:
+        for rate in LEARNING_RATES:
+            drifts += run_drift(
+                first,
+                second,
+                replicas=fleet,
+                budget=budget,
+                seed=seed,
+                learning_rate=rate,
+                orders=orders,
+                misjudged=misjudged,
+            )
+            on_run()
+    if out is not None:
+        from goose_ray.bench.learning_plots import plot_drift
+
+        plot_drift(drifts).savefig(out, dpi=110)
     return {"start": [asdict(start) for start in starts], "drift": [asdict(drift) for drift in drifts]}
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(part) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_rounded(part) for part in value]
-    return round(value, 4) if isinstance(value, float) else value
 
 
 def _lines(result: dict[str, Any]) -> str:
@@ -114,8 +142,10 @@ def _lines(result: dict[str, Any]) -> str:
         )
     for drift in result.get("drift", ()):
         kind = "learn" if drift["learning_rate"] else "do not learn"
+        reached = "never" if drift["steps_to_steady"] is None else f"after {drift['steps_to_steady']} steps"
         lines.append(
             f"drift, weights {kind}, tuning {drift['mode']}: tau {drift['tau_before']:.3f} before, "
-            f"{drift['tau_first']:.3f} just after, {drift['tau_after']:.3f} after"
+            f"{drift['tau_first']:.3f} just after, {drift['tau_after']:.3f} after, {drift['steps_ratio']:.4f} times "
+            f"the steps of shared; 95 % of a steady {drift['steady_tau']:.3f} {reached}"
         )
     return "\n".join(lines)

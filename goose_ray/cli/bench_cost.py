@@ -1,22 +1,22 @@
 """`goose bench cost`: what a forward takes by its rows."""
 
 import json
-import sys
 
 import click
 
-from goose_ray.config import EMBEDDED_MODEL, EngineConfig, GooseConfig
+from goose_ray.cli.options import cpu_time_option, json_option, model_option, threads_option
+from goose_ray.config import EngineConfig, GooseConfig
 
 __all__ = ["cost"]
 
 
 @click.command()
-@click.option("--model", default=EMBEDDED_MODEL, show_default=True, help="Embedded model, hub id or path.")
+@model_option
 @click.option("--context", default=512, show_default=True, type=click.IntRange(min=1), help="Tokens of context.")
 @click.option("--rounds", default=15, show_default=True, type=click.IntRange(min=1), help="Forwards of each kind.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads; default: as many as torch takes.")
-@click.option("--cpu-time", is_flag=True, help="Measure CPU time of the process, for machines that others use.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@threads_option
+@cpu_time_option
+@json_option
 def cost(model: str, context: int, rounds: int, threads: int | None, cpu_time: bool, as_json: bool) -> None:
     """Milliseconds of a forward by its number of rows: this engine's and transformers' own, interleaved.
 
@@ -27,10 +27,9 @@ def cost(model: str, context: int, rounds: int, threads: int | None, cpu_time: b
     """
     import time
 
-    from tqdm import tqdm
-
     from goose_ray.assembly import choose_device, choose_dtype, load_parts
     from goose_ray.bench.cost import measure_rows
+    from goose_ray.bench.progress import progress
     from goose_ray.models.loader import load_model
 
     config = GooseConfig(model=model, engine=EngineConfig(num_threads=threads))
@@ -38,9 +37,9 @@ def cost(model: str, context: int, rounds: int, threads: int | None, cpu_time: b
     device = choose_device(config.device)
     theirs = load_model(parts.path, dtype=choose_dtype(config.dtype, device), device=device)
     clock = time.process_time if cpu_time else time.perf_counter
-    with tqdm(total=rounds + 1, desc="cost", unit="round", disable=not sys.stderr.isatty()) as bar:
+    with progress("cost", unit="round", total=rounds + 1) as on_round:
         costs = measure_rows(
-            parts.runner, theirs.eval(), context=context, rounds=rounds, clock=clock, on_round=bar.update
+            parts.runner, theirs.eval(), context=context, rounds=rounds, clock=clock, on_round=on_round
         )
     one_row = costs[0].transformers_ms
     if as_json:

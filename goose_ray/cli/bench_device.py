@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
-from goose_ray.config import EMBEDDED_MODEL, EngineConfig, GooseConfig
+from goose_ray.cli.options import json_option, model_option
+from goose_ray.config import EngineConfig, GooseConfig
 
 __all__ = ["device"]
 
 
 @click.command()
-@click.option("--model", default=EMBEDDED_MODEL, show_default=True, help="Embedded model, hub id or path.")
+@model_option
 @click.option("--device", "on", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option(
     "--prompts",
@@ -34,7 +35,7 @@ __all__ = ["device"]
     help="Tokens of context; repeat for more.",
 )
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(min=1), help="Forwards of each kind.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def device(
     model: str,
     on: str,

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from goose_ray.cli.figures import rounded
+from goose_ray.cli.options import json_option
+
 if TYPE_CHECKING:
     from goose_ray.bench.draft import DraftCost, DraftRun
 
@@ -33,7 +36,7 @@ __all__ = ["draft"]
     type=click.IntRange(min=1),
     help="Threads that trees are built on, of which at most four are used; default: the CPUs of this process.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def draft(
     policy: str,
     budget: int,
@@ -79,14 +82,8 @@ def _json(run: "DraftRun", costs: "list[DraftCost]") -> dict[str, Any]:
         "threads": run.num_threads,
         "us_per_sequence": round(costs[0].total.wall_us, 1),
         "us_per_sequence_32k": round(long.total.wall_us, 1) if long else None,
-        "contexts": {str(context): _rounded(asdict(cost)) for context, cost in by_context.items()},
+        "contexts": {str(context): rounded(asdict(cost), 2) for context, cost in by_context.items()},
     }
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(part) for name, part in value.items()}
-    return round(value, 2) if isinstance(value, float) else value
 
 
 def _table(costs: "list[DraftCost]") -> str:

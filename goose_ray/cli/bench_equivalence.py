@@ -2,11 +2,10 @@
 
 import json
 import sys
-from pathlib import Path
 
 import click
 
-from goose_ray.cli.options import prompt_options
+from goose_ray.cli.options import PromptOptions, concurrencies_option, policies_option, prompt_options
 from goose_ray.config import GooseConfig
 
 __all__ = ["equivalence"]
@@ -14,24 +13,9 @@ __all__ = ["equivalence"]
 
 @click.command()
 @prompt_options
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    default=("autoregressive", "goose", "anisotropic"),
-    show_default=True,
-    help="Tree policy; repeat for more.",
-)
+@policies_option("autoregressive", "goose", "anisotropic")
 @click.option("--sampling", "names", multiple=True, help="Way to sample; repeat for more. Default: all.")
-@click.option(
-    "--concurrency",
-    "concurrencies",
-    multiple=True,
-    default=(1, 8),
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Requests at a time; repeat for more.",
-)
+@concurrencies_option(1, 8)
 @click.option(
     "--short-of-room",
     default=24,
@@ -42,13 +26,7 @@ __all__ = ["equivalence"]
 @click.option("--budget", default=16, show_default=True, type=click.IntRange(min=1), help="Nodes a sequence and step.")
 @click.option("--max-prompt-tokens", default=512, show_default=True, help="Longer prompts are cut in the middle.")
 def equivalence(
-    files: tuple[Path, ...],
-    more_files: tuple[Path, ...],
-    limit: int | None,
-    chat: bool,
-    max_tokens: int,
-    model: str,
-    as_json: bool,
+    asked: PromptOptions,
     policies: tuple[str, ...],
     names: tuple[str, ...],
     concurrencies: tuple[int, ...],
@@ -72,23 +50,22 @@ def equivalence(
     from goose_ray.bench.runs import run_equivalence
 
     def show(cell: Cell) -> None:
-        click.echo(cell_line(cell), err=as_json)
+        click.echo(cell_line(cell), err=asked.as_json)
 
     cells = run_equivalence(
-        GooseConfig(model=model),
-        read_prompt_files([*files, *more_files], limit=limit),
+        GooseConfig(model=asked.model),
+        read_prompt_files(asked.paths, limit=asked.limit),
         policies=policies,
         names=names,
         concurrencies=concurrencies,
         short_of_room=short_of_room,
         budget=budget,
-        max_tokens=max_tokens,
+        max_tokens=asked.max_tokens,
         max_prompt_tokens=max_prompt_tokens,
-        chat=chat,
-        shown=sys.stderr.isatty(),
+        chat=asked.chat,
         on_cell=show,
     )
-    if as_json:
+    if asked.as_json:
         click.echo(json.dumps(equivalence_json(cells), indent=2))
     if not is_whole(cells):
         sys.exit(1)

@@ -2,13 +2,13 @@
 
 import json
 import os
-import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from goose_ray.cli.options import BUDGET
+from goose_ray.cli.figures import rounded
+from goose_ray.cli.options import BUDGET, cpu_time_option, json_option
 from goose_ray.config import EMBEDDED_MODEL, EngineConfig
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ __all__ = ["host"]
 @click.option("--steps", default=100, show_default=True, type=click.IntRange(min=1), help="Steps measured.")
 @click.option("--temperature", default=0.0, show_default=True, help="Above 0: seeded sampling.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; default: the CPUs of this process.")
-@click.option("--cpu-time", is_flag=True, help="Measure CPU time of the process, for machines that others use.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@cpu_time_option
+@json_option
 def host(
     model: str,
     policy: str,
@@ -63,9 +63,9 @@ def host(
     import time
 
     import torch
-    from tqdm import tqdm
 
     from goose_ray.bench.host import HostRun
+    from goose_ray.bench.progress import progress
     from goose_ray.models.loader import resolve
     from goose_ray.models.tokenizer import load_tokenizer
 
@@ -73,33 +73,29 @@ def host(
     torch.set_num_threads(num_threads)
     tokenizer = load_tokenizer(resolve(model))
     costs = {}
-    for budget in tqdm(budgets, desc="host", disable=not sys.stderr.isatty()):
-        run = HostRun(
-            policy=policy,
-            budget=budget,
-            sequences=sequences,
-            nodes=nodes,
-            context=context,
-            steps=steps,
-            temperature=temperature,
-            num_threads=num_threads,
-            clock=time.process_time if cpu_time else time.perf_counter,
-        )
-        costs[str(budget)] = run.measure(tokenizer, tokenizer.vocab_size)
+    with progress("host", unit="budget", total=len(budgets)) as on_budget:
+        for budget in budgets:
+            run = HostRun(
+                policy=policy,
+                budget=budget,
+                sequences=sequences,
+                nodes=nodes,
+                context=context,
+                steps=steps,
+                temperature=temperature,
+                num_threads=num_threads,
+                clock=time.process_time if cpu_time else time.perf_counter,
+            )
+            costs[str(budget)] = run.measure(tokenizer, tokenizer.vocab_size)
+            on_budget()
     if as_json:
         about = {"policy": policy, "context": context, "threads": num_threads, "cpu_time": cpu_time}
-        budgets_json = {name: _rounded(asdict(cost)) for name, cost in costs.items()}
-        slowest = _rounded(max(cost.ms for cost in costs.values()))
+        budgets_json = {name: rounded(asdict(cost), 3) for name, cost in costs.items()}
+        slowest = rounded(max(cost.ms for cost in costs.values()), 3)
         click.echo(json.dumps({**about, "ms": slowest, "budgets": budgets_json}, indent=2))
         return
     for name, cost in costs.items():
         click.echo(_lines(f"{policy}:{name}", cost))
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _rounded(part) for name, part in value.items()}
-    return round(value, 3) if isinstance(value, float) else value
 
 
 def _lines(name: str, cost: "HostCost") -> str:

@@ -1,13 +1,20 @@
 """`goose bench transformers`: this engine against transformers' own decoding in tokens per second."""
 
 import json
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from goose_ray.cli.options import BUDGET, prompt_options
+from goose_ray.cli.options import (
+    PromptOptions,
+    concurrencies_option,
+    cpu_time_option,
+    policies_option,
+    policy_budget_option,
+    prompt_options,
+    threads_option,
+    with_budgets,
+)
 from goose_ray.config import EngineConfig, GooseConfig
 
 if TYPE_CHECKING:
@@ -18,37 +25,14 @@ __all__ = ["transformers"]
 
 @click.command("transformers")
 @prompt_options
-@click.option(
-    "--policy",
-    "policies",
-    multiple=True,
-    default=("autoregressive",),
-    show_default=True,
-    help="Tree policy, or policy:budget; repeat for more.",
-)
-@click.option(
-    "--budget", default=EngineConfig().budget, show_default=True, type=BUDGET, help="Where a policy has none."
-)
-@click.option(
-    "--concurrency",
-    "concurrencies",
-    multiple=True,
-    default=(1, 16),
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Requests at a time; repeat for more.",
-)
+@policies_option("autoregressive", about="Tree policy, or policy:budget; repeat for more.")
+@policy_budget_option
+@concurrencies_option(1, 16)
 @click.option("--padded", is_flag=True, help="Above one at a time: padded batches instead of continuous batching.")
-@click.option("--threads", type=click.IntRange(min=1), help="CPU threads; default: as many as torch takes.")
-@click.option("--cpu-time", is_flag=True, help="Measure CPU time of the process, for machines that others use.")
+@threads_option
+@cpu_time_option
 def transformers(
-    files: tuple[Path, ...],
-    more_files: tuple[Path, ...],
-    limit: int | None,
-    chat: bool,
-    max_tokens: int,
-    model: str,
-    as_json: bool,
+    asked: PromptOptions,
     policies: tuple[str, ...],
     budget: int | Literal["auto"],
     concurrencies: tuple[int, ...],
@@ -67,19 +51,15 @@ def transformers(
     """
     import time
 
-    from tqdm import tqdm
-
     from goose_ray.assembly import choose_device, choose_dtype, load_parts
     from goose_ray.bench.against import AgainstRun
     from goose_ray.bench.opponents import ContinuousBatching, OneAtATime, Opponent, PaddedBatches
+    from goose_ray.bench.progress import progress
     from goose_ray.bench.prompts import read_prompt_files
     from goose_ray.bench.speed import Contender
     from goose_ray.models.loader import load_model
 
-    contenders = []
-    for policy in policies:
-        name, _, own = policy.partition(":")
-        contenders.append(Contender(name, BUDGET.convert(own, None, None) if own else budget))
+    contenders = [Contender(*named) for named in with_budgets(policies, budget)]
     config = EngineConfig(
         budget="auto" if any(contender.budget == "auto" for contender in contenders) else 60,
         max_running_requests=max(concurrencies),
@@ -87,12 +67,12 @@ def transformers(
         prefix_cache=False,
     )
     clock = time.process_time if cpu_time else time.perf_counter
-    parts = load_parts(GooseConfig(model=model, engine=config), clock=clock)
+    parts = load_parts(GooseConfig(model=asked.model, engine=config), clock=clock)
     device = choose_device("auto")
     theirs = load_model(parts.path, dtype=choose_dtype("auto", device), device=device).eval()
-    longest = parts.runner.spec.max_model_len - max_tokens
-    dialogues = [one for file in read_prompt_files([*files, *more_files], limit=limit) for one in file.dialogues]
-    encoded = [one.prompt_after([], parts.tokenizer, chat, longest) for one in dialogues]
+    longest = parts.runner.spec.max_model_len - asked.max_tokens
+    dialogues = [one for file in read_prompt_files(asked.paths, limit=asked.limit) for one in file.dialogues]
+    encoded = [one.prompt_after([], parts.tokenizer, asked.chat, longest) for one in dialogues]
     prompts = [prompt.token_ids for prompt in encoded if prompt is not None]
     results = {}
     for concurrency in concurrencies:
@@ -102,22 +82,22 @@ def transformers(
         elif padded:
             opponent = PaddedBatches(theirs, concurrency)
         else:
-            num_tokens = concurrency * (max(map(len, prompts)) + max_tokens)
+            num_tokens = concurrency * (max(map(len, prompts)) + asked.max_tokens)
             opponent = ContinuousBatching(theirs, concurrency, max_rows=config.max_batch_rows, num_tokens=num_tokens)
         run = AgainstRun(
             parts=parts,
             engine=config,
             opponent=opponent,
             contenders=contenders,
-            max_tokens=max_tokens,
+            max_tokens=asked.max_tokens,
             concurrency=concurrency,
             clock=clock,
         )
         groups = len(run.groups(prompts))
-        with tqdm(total=groups, desc=f"{concurrency} at a time", disable=not sys.stderr.isatty()) as bar:
-            results[concurrency] = run.measure(prompts, bar.update)
-    if as_json:
-        about = {"chat": chat, "max_tokens": max_tokens, "cpu_time": cpu_time, "prompts": len(prompts)}
+        with progress(f"{concurrency} at a time", unit="group", total=groups) as on_group:
+            results[concurrency] = run.measure(prompts, on_group)
+    if asked.as_json:
+        about = {"chat": asked.chat, "max_tokens": asked.max_tokens, "cpu_time": cpu_time, "prompts": len(prompts)}
         by_concurrency = {str(concurrency): _json(paces) for concurrency, paces in results.items()}
         click.echo(json.dumps({**about, "concurrency": by_concurrency}, indent=2))
         return

@@ -1,7 +1,6 @@
 """`goose calibrate`: what the policy anisotropic starts from, fitted to a model and its prompts."""
 
 import json
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -81,11 +80,10 @@ def calibrate(
     if not out.parent.is_dir():
         raise click.BadParameter(f"folder {out.parent} does not exist", param_hint="--out")
 
-    from tqdm import tqdm
-
     from goose.anisotropic.weights import Weights
     from goose_ray.bench.calibrate import NUM_PASSES
     from goose_ray.bench.calibrate import calibrate as calibrate_on
+    from goose_ray.bench.progress import progress
     from goose_ray.bench.prompts import CALIBRATION_PROMPTS
     from goose_ray.bench.recordings import read_benchmarks
 
@@ -99,7 +97,7 @@ def calibrate(
             paths.append(Path(folder))
         benchmarks = read_benchmarks(paths, seed=seed)
     total = NUM_PASSES * sum(len(benchmark.replies) for benchmark in benchmarks)
-    with tqdm(total=total, desc="fit", unit="reply", disable=not sys.stderr.isatty()) as bar:
+    with progress("fit", unit="reply", total=total) as on_reply:
         result = calibrate_on(
             benchmarks,
             held_out=held_out,
@@ -108,7 +106,7 @@ def calibrate(
             stop_token_ids=frozenset(known_stop_ids),
             start=Weights.zero() if from_nothing else Weights.prior(),
             keep_texts=not weights_only,
-            on_reply=bar.update,
+            on_reply=on_reply,
         )
     result.file.save(out)
     click.echo(json.dumps(_as_json(result, out), indent=2) if as_json else _as_lines(result, out))
@@ -118,9 +116,8 @@ def _record(
     prompts: tuple[Path, ...], folder: Path, *, model: str, chat: bool, limit: int | None, max_tokens: int
 ) -> set[int]:
     """Writes recordings into `folder`; returns the model's own stop tokens."""
-    from tqdm import tqdm
-
     from goose_ray.assembly import load_parts
+    from goose_ray.bench.progress import progress
     from goose_ray.bench.prompts import read_prompt_files
     from goose_ray.bench.record import RecordingRun
     from goose_ray.config import EngineConfig, GooseConfig
@@ -130,8 +127,8 @@ def _record(
     parts = load_parts(GooseConfig(model=model, engine=engine))
     run = RecordingRun(parts=parts, engine=engine, chat=chat, max_tokens=max_tokens, concurrency=16)
     for file in files:
-        with tqdm(total=len(file.dialogues), desc=file.name, unit="dialogue", disable=not sys.stderr.isatty()) as bar:
-            run.record(file, folder, bar.update)
+        with progress(file.name, unit="dialogue", total=len(file.dialogues)) as on_dialogue:
+            run.record(file, folder, on_dialogue)
     return set(parts.runner.spec.eos_token_ids)
 
 

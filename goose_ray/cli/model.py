@@ -5,13 +5,14 @@ from pathlib import Path
 
 import click
 
+from goose_ray.cli.group import Group
 from goose_ray.config import EMBEDDED_MODEL
 from goose_ray.errors import ModelLoadError
 
 __all__ = ["model"]
 
 
-@click.group()
+@click.group(cls=Group)
 def model() -> None:
     """Fetch models and see which are here."""
 

@@ -1,6 +1,5 @@
 """`goose record`: greedy replies on disk, to replay policies on and to calibrate with."""
 
-import sys
 from pathlib import Path
 
 import click
@@ -45,9 +44,8 @@ def record(
     goose record --out recordings --chat
     goose record --prompts mine.jsonl other.jsonl --out recordings --max-tokens 512
     """
-    from tqdm import tqdm
-
     from goose_ray.assembly import load_parts
+    from goose_ray.bench.progress import progress
     from goose_ray.bench.prompts import CALIBRATION_PROMPTS, read_prompt_files
     from goose_ray.bench.record import RecordingRun
     from goose_ray.config import EngineConfig, GooseConfig
@@ -62,8 +60,7 @@ def record(
         concurrency=concurrency,
     )
     for file in prompts:
-        bar = tqdm(total=len(file.dialogues), desc=file.name, unit="dialogue", disable=not sys.stderr.isatty())
-        with bar:
-            recorded = run.record(file, folder, bar.update)
+        with progress(file.name, unit="dialogue", total=len(file.dialogues)) as on_dialogue:
+            recorded = run.record(file, folder, on_dialogue)
         tokens, mismatches = sum(one.num_tokens for one in recorded), sum(one.num_mismatches for one in recorded)
         click.echo(f"{file.name}: {len(recorded)} replies recorded, {tokens} tokens, {mismatches} mismatches")

@@ -32,7 +32,7 @@ def inspect_model(
     much for the model or `num_slots` too little.
     """
     if num_slots < _MIN_SLOTS:
-        raise ConfigError(f"kv_cache_tokens must be at least {_MIN_SLOTS}, not {num_slots}")
+        raise ConfigError(f"engine.kv_cache_tokens must be at least {_MIN_SLOTS}, not {num_slots}")
     check_config(model)
     return ModelSpec(
         model_id=model_id,

@@ -34,10 +34,14 @@ class Fixed:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+        self.is_closed = False
 
     def answers(self, prompts: Sequence[TokenIds], max_tokens: int) -> list[TokenIds]:
         self.asked.append(len(prompts))
         return [prompt[:max_tokens] for prompt in prompts]
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 def test_all_answer_all_prompts_in_groups_of_two_rounds() -> None:
@@ -53,6 +57,8 @@ def test_all_answer_all_prompts_in_groups_of_two_rounds() -> None:
         clock=lambda: float(next(ticks)),
     )
     paces = run.measure([(number, number + 1) for number in range(1, 10)])
+    # or else the next one's batches would have this one's size
+    assert fixed.is_closed
     assert list(paces) == ["fixed", "autoregressive:8", "chain:8"]
     # One to warm up, then groups of two rounds of two.
     assert fixed.asked == [1, 4, 4, 1]

@@ -60,6 +60,12 @@ def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
     assert "Usage:" in result.stdout
 
 
+@pytest.mark.parametrize("group", [(), ("bench",), ("model",)])
+def test_a_group_says_of_each_command_a_whole_sentence(group: tuple[str, ...]) -> None:
+    result = goose(*group, "--help")
+    assert "..." not in result.stdout.replace("COMMAND [ARGS]...", "")
+
+
 def test_model_path_before_the_pull_says_what_to_run(cache: Path) -> None:
     result = goose("model", "path")
     assert result.exit_code == 1
