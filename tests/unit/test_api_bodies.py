@@ -8,35 +8,12 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError, field_validator
+from wire_requests import HELLO, refusal_of_chat
 
 from goose_ray.api.chat import ChatCompletionRequest
 from goose_ray.api.completions import CompletionRequest
 from goose_ray.api.validation import RequestParser, WireModel, parse_request
 from goose_ray.errors import InvalidRequestError
-
-HELLO = [{"role": "user", "content": "Hello"}]
-
-
-def chat(**fields: Any) -> ChatCompletionRequest:
-    body = json.dumps({"model": "m", "messages": HELLO, **fields}).encode()
-    return parse_request(ChatCompletionRequest, "application/json", body)
-
-
-def completion(**fields: Any) -> CompletionRequest:
-    body = json.dumps({"model": "m", "prompt": "Hello", **fields}).encode()
-    return parse_request(CompletionRequest, "application/json; charset=utf-8", body)
-
-
-def refusal_of_chat(**fields: Any) -> InvalidRequestError:
-    with pytest.raises(InvalidRequestError) as refused:
-        chat(**fields).to_call("r")
-    return refused.value
-
-
-def refusal_of_completion(**fields: Any) -> InvalidRequestError:
-    with pytest.raises(InvalidRequestError) as refused:
-        completion(**fields).to_calls("r")
-    return refused.value
 
 
 class TestBody:

@@ -1,39 +1,15 @@
 """What the wire models accept, what they make of it, and which field they name when they refuse."""
 
-import json
 from typing import Any
 
 import pytest
+from wire_requests import HELLO, chat, completion, refusal_of_chat, refusal_of_completion
 
 from goose_ray.api.calls import ChatPrompt
 from goose_ray.api.chat import ChatCompletionRequest
 from goose_ray.api.completions import CompletionRequest
 from goose_ray.api.validation import parse_request
 from goose_ray.errors import InvalidRequestError
-
-HELLO = [{"role": "user", "content": "Hello"}]
-
-
-def chat(**fields: Any) -> ChatCompletionRequest:
-    body = json.dumps({"model": "m", "messages": HELLO, **fields}).encode()
-    return parse_request(ChatCompletionRequest, "application/json", body)
-
-
-def completion(**fields: Any) -> CompletionRequest:
-    body = json.dumps({"model": "m", "prompt": "Hello", **fields}).encode()
-    return parse_request(CompletionRequest, "application/json; charset=utf-8", body)
-
-
-def refusal_of_chat(**fields: Any) -> InvalidRequestError:
-    with pytest.raises(InvalidRequestError) as refused:
-        chat(**fields).to_call("r")
-    return refused.value
-
-
-def refusal_of_completion(**fields: Any) -> InvalidRequestError:
-    with pytest.raises(InvalidRequestError) as refused:
-        completion(**fields).to_calls("r")
-    return refused.value
 
 
 class TestChat:
@@ -94,7 +70,7 @@ class TestChat:
     def test_null_means_absent(self) -> None:
         nulls = dict.fromkeys(ChatCompletionRequest.model_fields.keys() - {"model", "messages"})
         assert chat(**{**nulls, "seed": 1}).to_call("r") == chat(seed=1).to_call("r")
-        assert not chat(stream_options={"include_usage": None}).include_usage
+        assert not chat(stream=True, stream_options={"include_usage": None}).include_usage
 
     @pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
     def test_the_call_knows_which_field_limits_it(self, name: str) -> None:
@@ -181,6 +157,7 @@ class TestChat:
             ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
             ({"stream": "yes"}, "stream"),
             ({"stream_options": {"include_usages": True}}, "stream_options.include_usages"),
+            ({"stream_options": {"include_usage": True}}, "stream_options"),
             ({"goose": {"speed": 9}}, "goose.speed"),
             ({"cache_salt": ""}, "cache_salt"),
             ({"priority": "high"}, "priority"),
@@ -197,6 +174,11 @@ class TestChat:
         "fields",
         [
             {"skip_special_tokens": False},
+            {"chat_template": "{{ messages }}"},
+            {"chat_template_kwargs": {"enable_thinking": False}},
+            {"continue_final_message": True},
+            {"logprob_token_ids": [1]},
+            {"vllm_xargs": {"a": 1}},
             {"use_beam_search": True},
             {"modalities": ["text", "audio"]},
             {"reasoning_effort": "low"},

@@ -4,28 +4,24 @@ import json
 from typing import Any
 
 import pytest
+from wire_requests import chat, completion
 
-from goose_ray.api.chat import ChatCompletionRequest
-from goose_ray.api.completions import CompletionRequest
-from goose_ray.api.validation import parse_request
 from goose_ray.engine.structured import StructuredOutput
 from goose_ray.errors import InvalidRequestError
 
 _SCHEMA = {"type": "object", "properties": {"é": {"type": "integer"}}}
 
 
-def completion(**fields: Any) -> StructuredOutput | None:
-    body = json.dumps({"model": "m", "prompt": "Hello", **fields}).encode()
-    (call,) = parse_request(CompletionRequest, "application/json", body).to_calls("r")
+def of_completion(**fields: Any) -> StructuredOutput | None:
+    (call,) = completion(**fields).to_calls("r")
     return call.sampling.structured
 
 
-def chat(**fields: Any) -> StructuredOutput | None:
-    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hello"}], **fields}).encode()
-    return parse_request(ChatCompletionRequest, "application/json", body).to_call("r").sampling.structured
+def of_chat(**fields: Any) -> StructuredOutput | None:
+    return chat(**fields).to_call("r").sampling.structured
 
 
-@pytest.mark.parametrize("read", [chat, completion])
+@pytest.mark.parametrize("read", [of_chat, of_completion])
 @pytest.mark.parametrize(
     ("fields", "kind", "spec", "param"),
     [
@@ -68,7 +64,7 @@ def test_fields_become_one_specification(read: Any, fields: dict[str, Any], kind
 def test_openai_json_schema(strict: bool | None, options: dict[str, Any] | None) -> None:
     schema = {**_SCHEMA, "x-guidance": {"whitespace_flexible": False}} if options else _SCHEMA
     named = {"name": "reply", "description": "d", "schema": schema, "strict": strict}
-    found = chat(response_format={"type": "json_schema", "json_schema": named})
+    found = of_chat(response_format={"type": "json_schema", "json_schema": named})
     assert found is not None
     assert (found.kind, found.param) == ("json_schema", "response_format.json_schema.schema")
     assert json.loads(found.spec) == {**_SCHEMA, **({"x-guidance": options} if options else {})}
@@ -81,12 +77,12 @@ def test_blanks_between_tokens_of_json() -> None:
         ({"disable_any_whitespace": True}, {"whitespace_flexible": False}),
         ({"whitespace_pattern": " ?"}, {"whitespace_pattern": " ?"}),
     ):
-        found = completion(structured_outputs={"json_object": True, **asked})
+        found = of_completion(structured_outputs={"json_object": True, **asked})
         assert found is not None
         assert json.loads(found.spec) == {"type": "object", "x-guidance": options}
 
 
-@pytest.mark.parametrize("read", [chat, completion])
+@pytest.mark.parametrize("read", [of_chat, of_completion])
 def test_no_shape(read: Any) -> None:
     assert read() is None
     assert read(response_format={"type": "text"}, structured_outputs=None, guided_json=None) is None
@@ -133,6 +129,6 @@ def test_no_shape(read: Any) -> None:
 )
 def test_what_is_wrong_is_refused_by_field(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequestError) as refused:
-        completion(**fields)
+        of_completion(**fields)
     assert refused.value.param == param
     assert refused.value.status == 400

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from goose.errors import RequestStateError
 from goose.observation import Harvest, TreeOutcome
 from goose.policies.base import TreePolicy, fit, shares
 from goose.policies.chain import ChainPolicy
@@ -183,21 +182,6 @@ def test_a_poor_spine_gets_a_smaller_share() -> None:
     assert after.chain == before.chain
     assert after.num_spine < before.num_spine
     assert after.num_spine + after.num_branch == before.num_spine + before.num_branch
-
-
-@pytest.mark.parametrize("kind", [GoosePolicy, ChainPolicy])
-def test_misuse_names_the_request(kind: type[GoosePolicy] | type[ChainPolicy]) -> None:
-    made = bench(kind, [1])
-    again = DraftRequest(
-        request_id="r", prompt_ids=np.asarray([1]), stop_token_ids=frozenset(), cache_salt=None, budget=9
-    )
-    with pytest.raises(RequestStateError, match=f"'r' was started already in policy '{kind.name}'"):
-        made.policy.start_request(again)
-    made.policy.stop_request("r")
-    with pytest.raises(RequestStateError, match="'r' is not started"):
-        made.tree()
-    with pytest.raises(RequestStateError, match="'r' is not started"):
-        made.policy.stop_request("r")
 
 
 def test_shares_are_max_min_fair() -> None:

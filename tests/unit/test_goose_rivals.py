@@ -11,6 +11,8 @@ from goose.observation import Harvest, TreeOutcome
 from goose.policies.balanced import BalancedPolicy
 from goose.policies.base import TreePolicy
 from goose.policies.breadths import BreadthPlan, RankAcceptance
+from goose.policies.chain import ChainPolicy
+from goose.policies.goose import GoosePolicy
 from goose.policies.recycling import RecyclingConstants, RecyclingPolicy, static_shape
 from goose.policies.registry import POLICIES
 from goose.policies.suffix import SuffixPolicy
@@ -23,11 +25,13 @@ from goose_ray.config import EngineConfig
 CONTEXT, TRANSITIONS, POOL = 1, 2, 4
 NOTHING = np.empty(0, dtype=np.int64)
 
+Kind = type[BalancedPolicy] | type[ChainPolicy] | type[GoosePolicy] | type[RecyclingPolicy] | type[SuffixPolicy]
+
 
 class Bench:
     """A policy with sources of its own."""
 
-    def __init__(self, kind: type[BalancedPolicy] | type[RecyclingPolicy] | type[SuffixPolicy]) -> None:
+    def __init__(self, kind: Kind) -> None:
         self.sources = SourceSet(harvest_k=10)
         self.policy: TreePolicy = kind(self.sources)
         self.anchors: dict[str, int] = {}
@@ -301,8 +305,8 @@ def test_no_tree_is_larger_than_its_budget(policy: str, budget: int) -> None:
     assert tree.num_nodes == 1 if budget == 1 else tree.num_nodes > 1
 
 
-@pytest.mark.parametrize("kind", [BalancedPolicy, RecyclingPolicy, SuffixPolicy])
-def test_misuse_names_the_request(kind: type[BalancedPolicy] | type[RecyclingPolicy] | type[SuffixPolicy]) -> None:
+@pytest.mark.parametrize("kind", [BalancedPolicy, ChainPolicy, GoosePolicy, RecyclingPolicy, SuffixPolicy])
+def test_misuse_names_the_request(kind: Kind) -> None:
     made = Bench(kind)
     made.start("r", [1])
     again = DraftRequest(
