@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from goose.tree import IntArray, TokenTree
 from goose_ray.engine.logit_rules import LogitRules
@@ -49,6 +50,8 @@ class Part:
     harvest_chain: bool = False
     request_id: str = "r"
     logit_rules: LogitRules | None = None
+    # [num_nodes, ceil(vocab / 32)]
+    token_masks: NDArray[np.int32] | None = None
 
     @property
     def tree(self) -> TokenTree | None:
@@ -91,6 +94,7 @@ def build_step(parts: Sequence[Part], slots: IntArray, *, harvest_k: int = 0) ->
                 output_position=part.output_position,
                 harvest_chain=part.harvest_chain,
                 logit_rules=part.logit_rules,
+                token_masks=part.token_masks,
             )
         )
     return StepBatch(

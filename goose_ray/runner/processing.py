@@ -29,22 +29,26 @@ class RuledRow:
     path_ids: Sequence[int]
 
 
-def apply_masks(logits: torch.Tensor, masked: Sequence[tuple[int, NDArray[np.int32]]]) -> None:
-    """Changes logits [n, vocab] in place: of each row named, those of tokens that its mask leaves out. No row twice.
+def apply_masks(logits: torch.Tensor, masked: Sequence[tuple[int, NDArray[np.int32]]], *, first_token: int = 0) -> None:
+    """Changes logits [n, width] of the tokens from `first_token` on, in place: of each row named, those of tokens that
+    its mask leaves out. No row twice.
 
     A mask [ceil(vocab / 32)] int32 has bit t % 32 of word t // 32 set for the tokens t that it lets through.
     """
     if not masked:
         return
     rows = [row for row, _ in masked]
-    packed = ~np.stack([mask for _, mask in masked])
+    first_word, first = divmod(first_token, 32)
+    last = first + logits.shape[1]
+    words = slice(first_word, first_word - (-last // 32))
+    packed = ~np.stack([mask[words] for _, mask in masked])
     if logits.device.type == "cpu":
         # A bit becomes a byte of 0 or 1, which is a bool.
-        bits = np.unpackbits(packed.view(np.uint8), axis=1, count=logits.shape[1], bitorder="little")
-        left_out = torch.from_numpy(bits.view(np.bool_))
+        bits = np.unpackbits(packed.view(np.uint8), axis=1, count=last, bitorder="little")
+        left_out = torch.from_numpy(bits[:, first:].view(np.bool_))
     else:
         # A bit a token crosses to the device, not a byte.
-        left_out = unpacked(torch.from_numpy(packed).to(logits.device))[:, : logits.shape[1]]
+        left_out = unpacked(torch.from_numpy(packed).to(logits.device))[:, first:last]
     if rows == list(range(len(logits))):
         logits.masked_fill_(left_out, -torch.inf)
         return

@@ -5,22 +5,26 @@ likeliest few and the mass they are part of. Rank 0 alone puts them together, an
 where a choice needs more than the best token (limits, rules, log-probabilities).
 
 Exact: the best of the ranks' best is the best, the lowest id of equals; and the noise of a draw is a function of
-(seed, position, token), so that a draw without limits is the best of the noisy scores.
+(seed, position, token), so that a draw without limits is the best of the noisy scores. What a grammar leaves out, each
+rank leaves out of its share before it looks for the best.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from goose.tree import BoolArray, IntArray
 from goose_ray.engine.step import HarvestRows, SequenceStep, StepBatch
 from goose_ray.runner.harvest import LogitRows
 from goose_ray.runner.head import LanguageModelHead
 from goose_ray.runner.noise import gumbel, noise_keys
+from goose_ray.runner.processing import apply_masks
 from goose_ray.runner.prompt_scoring import PromptScoring
-from goose_ray.runner.verification import ROWS_PER_CHUNK, RowScores, RowUses, is_plain, uses_own_logits
+from goose_ray.runner.verification import ROWS_PER_CHUNK, RowScores, RowUses
 
 __all__ = ["RankGroup", "score_shard", "whole_rows"]
 
@@ -44,21 +48,22 @@ def score_shard(batch: StepBatch, hidden: torch.Tensor, head: LanguageModelHead,
 
     hidden [T, hidden_size] is the same everywhere.
     """
-    sampled = np.array([_is_sampled_freely(step, head.vocab_size) for step in batch.sequences], dtype=np.bool_)
-    decided = sampled | np.array([is_plain(step) for step in batch.sequences], dtype=np.bool_)
+    decided = np.array([_is_best_of_all(step, head.vocab_size) for step in batch.sequences], dtype=np.bool_)
     uses = RowUses.of(batch, decided)
     prompts = PromptScoring(batch)
     uses.needed[prompts.rows] = True
     whole = uses.kept.copy()
     whole[prompts.rows] = True
-    draws = _Draws.of(batch, sampled, hidden.device)
+    draws = _Draws.of(batch, decided, hidden.device)
+    masks = _masks_of_rows(batch, decided)
     rows = np.flatnonzero(uses.needed)
     merged: list[_Merged] = []
     kept: list[torch.Tensor] = []
     for start in range(0, len(rows), ROWS_PER_CHUNK):
         chunk = rows[start : start + ROWS_PER_CHUNK]
         logits = head(hidden if len(chunk) == len(hidden) else hidden[_on(hidden.device, chunk)])
-        merged_part = _reduce(logits, draws.at(chunk), head, ranks, batch.harvest_k)
+        allowed = _allowed(logits, [masks.get(row) for row in chunk.tolist()] if masks else (), head.first_token)
+        merged_part = _reduce(logits, allowed, draws.at(chunk), head, ranks, batch.harvest_k)
         in_full = np.flatnonzero(whole[chunk])
         full = whole_rows(logits[_on(logits.device, in_full)], head, ranks) if len(in_full) else None
         if merged_part is None:
@@ -103,13 +108,13 @@ class _Draws:
     temperature: torch.Tensor
 
     @classmethod
-    def of(cls, batch: StepBatch, sampled: BoolArray, device: torch.device) -> "_Draws":
+    def of(cls, batch: StepBatch, decided: BoolArray, device: torch.device) -> "_Draws":
         drawn = np.zeros(batch.num_rows, dtype=np.bool_)
         keys = np.zeros(batch.num_rows, dtype=np.int64)
         temperature = np.ones(batch.num_rows, dtype=np.float32)
-        for index in np.flatnonzero(sampled).tolist():
+        for index in np.flatnonzero(decided).tolist():
             step = batch.sequences[index]
-            if step.tree is not None:
+            if step.tree is not None and not step.sampling.greedy:
                 rows = slice(step.row_start + step.num_chain - 1, step.row_end)
                 drawn[rows] = True
                 positions = step.output_position + step.tree.depths
@@ -133,12 +138,38 @@ class _Merged:
     top_probs: torch.Tensor
 
 
+def _masks_of_rows(batch: StepBatch, decided: BoolArray) -> dict[int, NDArray[np.int32]]:
+    """The masks [ceil(vocab / 32)] of tree rows, by row, of sequences that are decided here."""
+    masks: dict[int, NDArray[np.int32]] = {}
+    for index in np.flatnonzero(decided).tolist():
+        step = batch.sequences[index]
+        if step.token_masks is not None:
+            masks.update(enumerate(step.token_masks, step.row_start + step.num_chain - 1))
+    return masks
+
+
+def _allowed(logits: torch.Tensor, masks: Sequence[NDArray[np.int32] | None], first_token: int) -> torch.Tensor:
+    """logits [n, the share's tokens], or a copy without what the rows' masks leave out; no masks: nothing."""
+    masked = [(row, mask) for row, mask in enumerate(masks) if mask is not None]
+    if not masked:
+        return logits
+    allowed = logits.clone()
+    apply_masks(allowed, masked, first_token=first_token)
+    return allowed
+
+
 def _reduce(
-    logits: torch.Tensor, draws: _Draws, head: LanguageModelHead, ranks: RankGroup, harvest_k: int
+    logits: torch.Tensor,
+    allowed: torch.Tensor,
+    draws: _Draws,
+    head: LanguageModelHead,
+    ranks: RankGroup,
+    harvest_k: int,
 ) -> _Merged | None:
-    """One message a rank: [n, 2 + 1 + 2k] words, floats and ids side by side."""
+    """One message a rank: [n, 2 + 1 + 2k] words, floats and ids side by side. The best are of `allowed`."""
     rows = LogitRows(logits)
-    best, best_ids = _best(logits, rows.likeliest(), draws, head.first_token)
+    likeliest = (rows if allowed is logits else LogitRows(allowed)).likeliest()
+    best, best_ids = _best(allowed, likeliest, draws, head.first_token)
     words = [best[:, None].view(torch.int32), best_ids[:, None].int()]
     k = 0
     if harvest_k:
@@ -182,11 +213,11 @@ def _best(
     return scores, ids + first_token
 
 
-def _is_sampled_freely(step: SequenceStep, vocab_size: int) -> bool:
-    """Whether its draw is over the whole vocabulary, so that noise alone decides."""
+def _is_best_of_all(step: SequenceStep, vocab_size: int) -> bool:
+    """Whether its tokens are those of the best score, noisy or not, of all that a mask lets through."""
     sampling = step.sampling
     limited = 0 < sampling.top_k < vocab_size or sampling.top_p < 1.0 or sampling.min_p > 0.0
-    return not sampling.greedy and not limited and uses_own_logits(step)
+    return step.logit_rules is None and (sampling.greedy or not limited)
 
 
 def _on(device: torch.device, array: IntArray) -> torch.Tensor:

@@ -4,7 +4,7 @@ Tree rows always need logits, chain rows only where their successors are harvest
 of a chunk only what is asked for is kept, so that memory does not grow with prompt x vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from goose_ray.runner.processing import RuledRow, apply_masks, apply_rules
 from goose_ray.runner.prompt_scoring import PromptScoring
 from goose_ray.runner.sampler import SamplingRows, sample
 
-__all__ = ["ROWS_PER_CHUNK", "RowScores", "RowUses", "is_plain", "score_rows", "uses_own_logits", "verify_trees"]
+__all__ = ["ROWS_PER_CHUNK", "RowScores", "RowUses", "score_rows", "verify_trees"]
 
 # Logits held at once: 128 rows of a 150k vocabulary are 77 MB.
 ROWS_PER_CHUNK = 128
@@ -78,7 +78,7 @@ class RowUses:
 
 def score_rows(batch: StepBatch, hidden: torch.Tensor, head: Callable[[torch.Tensor], torch.Tensor]) -> RowScores:
     """hidden [T, hidden_size]; `head` maps [n, hidden_size] to [n, vocab] float32 logits."""
-    decided = np.array([is_plain(sequence) for sequence in batch.sequences], dtype=np.bool_)
+    decided = np.array([_is_plain(sequence) for sequence in batch.sequences], dtype=np.bool_)
     uses = RowUses.of(batch, decided)
     prompts = PromptScoring(batch)
     uses.needed[prompts.rows] = True
@@ -117,31 +117,58 @@ def score_rows(batch: StepBatch, hidden: torch.Tensor, head: Callable[[torch.Ten
 
 def verify_trees(batch: StepBatch, scores: RowScores) -> tuple[VerifiedPath | None, ...]:
     """One entry a sequence, None where it has no tree. Tokens are chosen at reached nodes only."""
-    sequences = [sequence for sequence in batch.sequences if sequence.tree is not None]
+    paths: list[VerifiedPath | None] = [None] * len(batch.sequences)
+    # Numbers of Python's own: most trees are small, and a few array operations a level would take longer.
+    tokens, parents, chosen = batch.token_ids.tolist(), batch.parents.tolist(), scores.decided_ids.tolist()
+    undecided: list[int] = []
+    for index, (sequence, is_decided) in enumerate(zip(batch.sequences, scores.decided.tolist(), strict=True)):
+        if sequence.tree is None:
+            continue
+        if is_decided:
+            anchor = sequence.row_start + sequence.num_chain - 1
+            paths[index] = _followed(tokens, parents, chosen, anchor, sequence.row_end)
+        else:
+            undecided.append(index)
+    for index, path in zip(undecided, _drawn([batch.sequences[i] for i in undecided], scores), strict=True):
+        paths[index] = path
+    return tuple(paths)
+
+
+def _followed(
+    tokens: Sequence[int], parents: Sequence[int], chosen: Sequence[int], anchor: int, end: int
+) -> VerifiedPath:
+    """The walk from row `anchor` down the rows up to `end`, where `chosen` is known at all of them.
+
+    Children stand behind their parent, so one look at each row finds the first child that is right.
+    """
+    at, wanted = anchor, chosen[anchor]
+    accepted: list[int] = []
+    path = [wanted]
+    for row in range(anchor + 1, end):
+        if parents[row] == at and tokens[row] == wanted:
+            at, wanted = row, chosen[row]
+            accepted.append(row - anchor)
+            path.append(wanted)
+    return VerifiedPath(np.array(accepted, dtype=np.int64), np.array(path, dtype=np.int64))
+
+
+def _drawn(sequences: Sequence[SequenceStep], scores: RowScores) -> list[VerifiedPath]:
+    """Of sequences with a tree, whose choice depends on the path so far."""
     trees = [sequence.tree for sequence in sequences if sequence.tree is not None]
     anchors = np.array([sequence.row_start + sequence.num_chain - 1 for sequence in sequences], dtype=np.int64)
-    has_tree = np.array([sequence.tree is not None for sequence in batch.sequences], dtype=np.bool_)
-    is_decided = scores.decided[has_tree]
     # What was chosen so far: whoever is still walking has had all of it accepted.
     chosen: list[list[int]] = [[] for _ in sequences]
 
     def draw(walking: IntArray, nodes: IntArray) -> IntArray:
-        rows = anchors[walking] + nodes
-        tokens: IntArray = scores.decided_ids[rows]
-        others = np.flatnonzero(~is_decided[walking])
-        if len(others):
-            which = walking[others].tolist()
-            # A copy: what the rules change in it is not the model's any more.
-            logits = scores.kept_logits[_on(scores.kept_logits.device, scores.kept_index[rows[others]])]
-            tokens[others] = _choose(
-                logits, [sequences[i] for i in which], nodes[others].tolist(), [chosen[i] for i in which]
-            )
-            for i, token in zip(which, tokens[others].tolist(), strict=True):
-                chosen[i].append(token)
+        which = walking.tolist()
+        # A copy: what the rules change in it is not the model's any more.
+        logits = scores.kept_logits[_on(scores.kept_logits.device, scores.kept_index[anchors[walking] + nodes])]
+        tokens = _choose(logits, [sequences[i] for i in which], nodes.tolist(), [chosen[i] for i in which])
+        for i, token in zip(which, tokens.tolist(), strict=True):
+            chosen[i].append(token)
         return tokens
 
-    walked = iter(walk_batch(trees, draw))
-    return tuple(None if sequence.tree is None else next(walked) for sequence in batch.sequences)
+    return walk_batch(trees, draw)
 
 
 def _choose(logits: torch.Tensor, sequences: list[SequenceStep], nodes: list[int], paths: list[list[int]]) -> IntArray:
@@ -171,14 +198,9 @@ def _choose(logits: torch.Tensor, sequences: list[SequenceStep], nodes: list[int
     return tokens
 
 
-def uses_own_logits(sequence: SequenceStep) -> bool:
-    """Whether its tokens are chosen from the model's own logits, whatever stands on the path."""
-    return sequence.logit_rules is None and sequence.token_masks is None
-
-
-def is_plain(sequence: SequenceStep) -> bool:
+def _is_plain(sequence: SequenceStep) -> bool:
     """Whether its tokens are simply the likeliest ones of the model's own logits."""
-    return sequence.sampling.greedy and uses_own_logits(sequence)
+    return sequence.sampling.greedy and sequence.logit_rules is None and sequence.token_masks is None
 
 
 def _on(device: torch.device, array: IntArray) -> torch.Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from runner_steps import GREEDY, Part, build_step
 from tiny_models import tiny_model
 
@@ -66,7 +67,8 @@ def sharded(batch: StepBatch, hidden: torch.Tensor, heads: Sequence[LanguageMode
     return first
 
 
-def a_batch(sampling: Sequence[SamplingParams]) -> StepBatch:
+def a_batch(sampling: Sequence[SamplingParams], *, masked: bool = False) -> StepBatch:
+    """`masked`: every node may be followed by an eighth of the vocabulary, and that of a rank may be nothing."""
     draw = np.random.default_rng(0)
     parts = [Part(chain=draw.integers(0, 128, 150).tolist(), harvest_chain=True), Part(chain=[1, 2])]
     for number, how in enumerate(sampling):
@@ -77,9 +79,19 @@ def a_batch(sampling: Sequence[SamplingParams]) -> StepBatch:
                 sampling=how,
                 request_id=f"r{number}",
                 output_position=number,
+                token_masks=masks(draw, 7) if masked else None,
             )
         )
     return build_step(parts, np.arange(152 + 7 * len(sampling)), harvest_k=8)
+
+
+def masks(draw: np.random.Generator, num_nodes: int) -> NDArray[np.int32]:
+    """[num_nodes, 4]"""
+    allowed = draw.random((num_nodes, 128)) < 1 / 8
+    # of three and of five ranks the last has none of these
+    allowed[::2, 70:] = False
+    allowed[:, 69] = True
+    return np.packbits(allowed, axis=1, bitorder="little").view(np.int32)
 
 
 SAMPLINGS = (
@@ -92,10 +104,11 @@ SAMPLINGS = (
 )
 
 
+@pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("num_ranks", [2, 3, 5])
-def test_scores_are_those_of_the_whole_vocabulary(num_ranks: int) -> None:
+def test_scores_are_those_of_the_whole_vocabulary(num_ranks: int, masked: bool) -> None:
     model = tiny_model("llama")
-    batch = a_batch(SAMPLINGS)
+    batch = a_batch(SAMPLINGS, masked=masked)
     torch.manual_seed(1)
     hidden = torch.randn(batch.num_rows, 48)
     with torch.inference_mode():
@@ -131,13 +144,14 @@ def test_of_equals_the_lowest_id_is_taken() -> None:
     assert path.token_ids.tolist() == [0, 0, 0]
 
 
-def test_whole_rows_are_gathered_only_where_they_are_needed() -> None:
-    batch = a_batch(SAMPLINGS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_whole_rows_are_gathered_only_where_they_are_needed(masked: bool) -> None:
+    batch = a_batch(SAMPLINGS, masked=masked)
     model = tiny_model("llama")
     heads = [LanguageModelHead(model, rank=rank, num_ranks=2) for rank in range(2)]
     found = sharded(batch, torch.randn(batch.num_rows, 48), heads)
     trees = [step for step in batch.sequences if step.tree is not None]
     kept = [bool((found.kept_index[step.row_start : step.row_end] >= 0).any()) for step in trees]
-    # greedy and the draw without limits need none
+    # greedy and the draw without limits need none, whatever a grammar leaves out
     assert kept == [False, False, True, True, True, True]
     assert len(found.kept_logits) == 4 * 7
