@@ -24,7 +24,7 @@ from goose_ray.runner.forward import ModelForward, inspect_model
 from goose_ray.runner.head import LanguageModelHead
 from goose_ray.runner.linear import PackedLinear, SummedLinear, linear_of, packed
 from goose_ray.runner.model_source import ModelSource
-from goose_ray.runner.rank_leash import Leash
+from goose_ray.runner.rank_leash import Leash, WatchedEngine
 from goose_ray.runner.rank_place import GangPlace, RankPlace, tell_environment, unlink_shared_memory
 from goose_ray.runner.shard_trial import trial_of_ranks
 from goose_ray.runner.sharded_runner import ShardRunner, TorchRankGroup
@@ -150,11 +150,11 @@ class TensorParallelRank:
         _logger.info("rank %d: its share is ready after %.1f s", self._rank, time.monotonic() - started_s)
         return spec
 
-    def follow(self, address: ChannelAddress) -> None:
+    def follow(self, address: ChannelAddress, engine: WatchedEngine | None) -> None:
         """Runs the engine's steps until it says stop. Ends the process if the engine goes without a word."""
         if self._runner is None:
             raise ModelLoadError("this rank has no model to run steps with")
-        leash = Leash.connect(address, self._rank)
+        leash = Leash.connect(address, self._rank, engine, node_id=ray.get_runtime_context().get_node_id())
         StepFollower.connect(address, self._rank).follow(self._runner.execute)
         leash.join()
         self._runner.release()

@@ -4,6 +4,7 @@ Every step goes to all ranks and is answered by rank 0, which alone decides. Kno
 """
 
 import logging
+import os
 import secrets
 import time
 from typing import Any
@@ -14,7 +15,7 @@ from goose_ray.engine.step import ModelSpec, StepBatch, StepOutput
 from goose_ray.runner.checks import BatchChecker
 from goose_ray.runner.model_source import ModelSource
 from goose_ray.runner.rank_gang import RankGang
-from goose_ray.runner.rank_leash import Leash, LeashWatch
+from goose_ray.runner.rank_leash import Leash, LeashWatch, WatchedEngine
 from goose_ray.runner.step_channel import ChannelListener, StepDriver
 
 __all__ = ["WorkerGroup"]
@@ -28,7 +29,8 @@ class WorkerGroup:
     """Implements `goose_ray.engine.step.ModelRunner`.
 
     A rank that dies, or is silent for `silence_s`, ends the step under way and is the end of the whole gang: its
-    processes are killed, and every call raises EngineDeadError naming the rank.
+    processes are killed, and every call raises EngineDeadError naming the rank. An actor (a replica) that is itself
+    silent for as long is killed by ranks of its node.
 
     Takes the gang over, and ends it if anything is raised: ConfigError or ModelLoadError naming the rank that could not
     load the model, and why.
@@ -101,7 +103,7 @@ class WorkerGroup:
     def _connect(self, gang: RankGang, silence_s: float) -> tuple[StepDriver, LeashWatch]:
         listener = ChannelListener(ray.util.get_node_ip_address(), token=secrets.token_bytes(32))
         try:
-            gang.start("follow", listener.address)
+            gang.start("follow", listener.address, _watched_engine(silence_s))
             found = listener.accept(gang.num_ranks, (StepDriver.KIND, Leash.KIND), timeout_s=_CONNECT_TIMEOUT_S)
         finally:
             listener.close()
@@ -113,3 +115,11 @@ class WorkerGroup:
             gang.kill()
 
         return driver, LeashWatch(found[Leash.KIND], lose, silence_s=silence_s)
+
+
+def _watched_engine(silence_s: float) -> WatchedEngine | None:
+    """Of an actor, whose death others see to. Who stops a command line does it by hand, and may go on with it."""
+    context = ray.get_runtime_context()
+    if context.get_actor_id() is None:
+        return None
+    return WatchedEngine(silence_s, context.get_node_id(), os.getpid())

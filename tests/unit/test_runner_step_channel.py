@@ -148,12 +148,25 @@ def test_ranks_that_do_not_come_are_named(listener: ChannelListener) -> None:
 
 LEASHED = """
 import sys, threading
-from goose_ray.runner.rank_leash import Leash
+from goose_ray.runner.rank_leash import Leash, WatchedEngine
 from goose_ray.runner.step_channel import ChannelAddress
-leash = Leash.connect(ChannelAddress("127.0.0.1", int(sys.argv[1]), bytes(range(32))), 0)
-if sys.argv[2] == "spins":
+port, how, pid, node_id = (*sys.argv[1:], "", "")[:4]
+watched = WatchedEngine(2.5, "here", int(pid)) if pid else None
+leash = Leash.connect(ChannelAddress("127.0.0.1", int(port), bytes(range(32))), 0, watched, node_id=node_id)
+if how == "spins":
     threading.Event().wait()
 leash.join()
+"""
+
+ENGINE = """
+import threading
+from goose_ray.runner.rank_leash import Leash, LeashWatch
+from goose_ray.runner.step_channel import ChannelListener
+listener = ChannelListener("127.0.0.1", token=bytes(range(32)))
+print(listener.address.port, flush=True)
+watch = LeashWatch(listener.accept(1, (Leash.KIND,), timeout_s=30)[Leash.KIND], print, silence_s=30)
+print("whole", flush=True)
+threading.Event().wait()
 """
 
 
@@ -181,6 +194,25 @@ def test_a_rank_that_was_freed_may_go_on(listener: ChannelListener) -> None:
     watch.free()
     assert process.wait(WAIT_S) == 0
     assert lost == []
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+def test_a_rank_ends_with_an_engine_that_is_stopped(is_near: bool) -> None:
+    """And ends the engine's process, if it is on the same node."""
+    engine = subprocess.Popen([sys.executable, "-c", ENGINE], stdout=subprocess.PIPE)
+    assert engine.stdout is not None
+    port = engine.stdout.readline().decode().strip()
+    rank = subprocess.Popen(
+        [sys.executable, "-c", LEASHED, port, "spins", str(engine.pid), "here" if is_near else "there"]
+    )
+    assert engine.stdout.readline() == b"whole\n"
+    os.kill(engine.pid, signal.SIGSTOP)
+    assert rank.wait(WAIT_S) == 1
+    if not is_near:
+        assert engine.poll() is None
+        engine.kill()
+    assert engine.wait(WAIT_S) == -signal.SIGKILL
+    engine.stdout.close()
 
 
 @pytest.mark.parametrize(("how", "what"), [("SIGKILL", "has died"), ("SIGSTOP", "has not given a sign of life for")])
