@@ -1,5 +1,6 @@
 """What of tensor parallelism is decided before there is a rank: sizes, places, and what cannot be."""
 
+import re
 from typing import Any
 
 import pytest
@@ -55,6 +56,50 @@ def test_too_few_gpus_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     a_cluster(monkeypatch, {"CPU": 8, "GPU": 1}, {"CPU": 8, "GPU": 2})
     with pytest.raises(ConfigError, match="tensor_parallel_size 4 needs as many GPUs, the cluster has 3"):
         placement.gang_device(GooseConfig.from_args({"tensor_parallel_size": 4}))
+
+
+FOUR = {"CPU": 4.0}
+EIGHT_GPUS = {"CPU": 16.0, "GPU": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "size", "strategy", "has_place"),
+    [
+        ([FOUR], 2, "STRICT_PACK", True),
+        ([{"CPU": 2.0}], 2, "STRICT_PACK", True),
+        ([{"CPU": 1.0}], 2, "PACK", False),
+        ([FOUR], 2, "STRICT_SPREAD", False),
+        # one for the replica, and one for each rank
+        ([FOUR, FOUR], 2, "STRICT_SPREAD", False),
+        ([FOUR, FOUR, FOUR], 2, "STRICT_SPREAD", True),
+        ([EIGHT_GPUS], 8, "STRICT_PACK", True),
+        ([EIGHT_GPUS, EIGHT_GPUS], 16, "STRICT_PACK", False),
+        ([EIGHT_GPUS, EIGHT_GPUS], 16, "SPREAD", True),
+        ([{"CPU": 4.0, "GPU": 8.0}], 8, "PACK", True),
+        # GPUs enough, but no CPU to go with them
+        ([{"CPU": 0.5, "GPU": 8.0}], 8, "PACK", False),
+    ],
+)
+def test_what_the_cluster_has_no_place_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    nodes: list[dict[str, float]],
+    size: int,
+    strategy: str,
+    has_place: bool,
+) -> None:
+    """With `device: auto`; where a device is named the cluster may grow."""
+    a_cluster(monkeypatch, *nodes)
+    args = {"tensor_parallel_size": size, "tensor_parallel_strategy": strategy}
+    device = "cuda" if any("GPU" in node for node in nodes) else "cpu"
+    what = f"no place for tensor_parallel_size {size} with tensor_parallel_strategy {strategy}: it takes (CPU 1) for"
+    if has_place:
+        assert placement.gang_device(GooseConfig.from_args(args)) == device
+    else:
+        with pytest.raises(ConfigError, match=f"{re.escape(what)} .* or say device: {device} if the cluster will grow"):
+            placement.gang_device(GooseConfig.from_args(args))
+    assert placement.gang_device(GooseConfig.from_args({**args, "device": device})) == device
+    assert (what in caplog.text) is not has_place
 
 
 @pytest.mark.parametrize(
