@@ -2,6 +2,7 @@
 # Another Python than 3.11: `make serve PYTHON=python3.12`.
 PYTHON ?= python3.11
 VENV   := .venv
+CLIENTS := $(VENV)/clients
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SERVER := $(VENV)/.server-installed
@@ -10,7 +11,7 @@ PROMPTS ?=
 
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: shards serve test lint bench exact equivalence slots ranks families telemetry clean
+.PHONY: chaos shards serve test lint bench exact equivalence slots ranks families telemetry clients clean
 
 $(SERVER) $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -23,8 +24,8 @@ $(SERVER) $(STAMP): pyproject.toml constraints.txt
 
 serve: $(SERVER)
 	$(BIN)/goose model pull
-	@echo 'Starting; when http://127.0.0.1:8000/health answers 200, see README.md for a first request. Ctrl-C stops it.'
-	$(BIN)/serve run deployments/goose.yaml
+	@echo 'Starting; it says when it is ready. Then see README.md for a first request. Ctrl-C stops it.'
+	$(BIN)/goose serve --config deployments/goose.yaml
 
 test: $(STAMP)
 	$(BIN)/goose model pull
@@ -60,10 +61,11 @@ slots: $(STAMP)
 		$(BIN)/pytest tests/property/test_engine_prefixes.py tests/property/test_engine_bounds.py \
 		tests/property/test_engine_resident.py tests/behaviours/test_bad_requests.py
 
-# Gangs of four ranks, gangs over two nodes, and killed ranks and replicas under load; `make test` has the rest.
+# Gangs of four ranks, gangs over two nodes and over two hosts, shared prompts answered by two ranks, another model by the
+# environment, and killed and stopped ranks and replicas under load; `make test` has the rest. A quarter of an hour.
 ranks: $(STAMP)
-	GOOSE_RANKS=4 $(BIN)/pytest tests/serve/test_rank_gang.py tests/serve/test_rank_chaos.py \
-		tests/unit/test_shard_slices.py
+	GOOSE_RANKS=4 $(BIN)/pytest tests/unit/test_shard_slices.py tests/serve/test_rank_gang.py \
+		tests/serve/test_rank_environment.py tests/serve/test_tensor_parallel.py tests/serve/test_rank_chaos.py
 
 # The most memory that ranks have while they read a checkpoint of 4 GB, at two ranks and at four.
 shards: $(STAMP)
@@ -74,6 +76,10 @@ shards: $(STAMP)
 families: $(STAMP)
 	GOOSE_ARCHITECTURES=all $(BIN)/pytest -q tests/equivalence/test_architectures.py tests/unit/test_runner_flex.py
 
+# Four replicas whose reports are lost and doubled, three aggregators and a replica killed: counters exact at the end.
+chaos: $(STAMP)
+	GOOSE_CHAOS=1 $(BIN)/pytest tests/serve/test_cluster_chaos.py
+
 # The dashboard in a real browser, with pictures for docs/, and every query of Grafana's panels in a real Prometheus.
 CHROMIUM   ?= chromium-headless-shell
 PROMETHEUS ?= prometheus
@@ -82,6 +88,22 @@ telemetry: $(STAMP)
 		echo "$$tool is missing: make telemetry CHROMIUM=/path/to/chromium PROMETHEUS=/path/to/prometheus" >&2; exit 1; }; done
 	GOOSE_CHROMIUM=$(CHROMIUM) GOOSE_PROMETHEUS=$(PROMETHEUS) GOOSE_SCREENSHOTS=docs $(BIN)/pytest \
 		tests/unit/test_dashboard_browser.py tests/unit/test_cluster_dashboards.py tests/serve/test_dashboard.py
+
+# Clients of others against a real server, in an environment of their own: docs/clients.md. CASES: schemathesis' cases of
+# each operation.
+CASES ?= 20
+$(CLIENTS)/.installed: $(STAMP) tests/clients/requirements.txt tests/clients/package.json
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check -r tests/clients/requirements.txt
+	mkdir -p $(CLIENTS)/node
+	cp tests/clients/package.json $(CLIENTS)/node
+	npm install --silent --no-audit --no-fund --prefix $(CLIENTS)/node
+	@touch $@
+
+clients: $(CLIENTS)/.installed
+	$(BIN)/goose model pull
+	GOOSE_CLIENTS=1 GOOSE_SCHEMA_CASES=$(CASES) GOOSE_NODE_MODULES=$(CLIENTS)/node/node_modules \
+		$(CLIENTS)/bin/pytest tests/clients
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

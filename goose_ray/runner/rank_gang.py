@@ -77,7 +77,13 @@ class RankGang:
 
     @property
     def num_hosts(self) -> int:
+        """Nodes of Ray's; several may be on one machine."""
         return len({place.node_id for place in self._places})
+
+    @property
+    def addresses(self) -> set[str]:
+        """Of the hosts that the ranks are on."""
+        return {place.host for place in self._places}
 
     @property
     def pids(self) -> list[int]:

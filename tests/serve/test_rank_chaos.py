@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from serve.helpers import MODEL, Server, async_client, eventually
-from serve.test_tensor_parallel import ranks
+from serve.test_tensor_parallel import command, ranks
 
 pytestmark = pytest.mark.skipif("GOOSE_RANKS" not in os.environ, reason="`make ranks`: takes minutes")
 
@@ -55,22 +55,41 @@ async def all_streams(server: Server, victim: int | None, how: signal.Signals) -
         return list(await asyncio.gather(*running))
 
 
-@pytest.mark.parametrize("who", ["a rank", "another rank", "a stopped rank", "a replica"])
+VICTIMS = {
+    "a rank": signal.SIGKILL,
+    "another rank": signal.SIGKILL,
+    "a stopped rank": signal.SIGSTOP,
+    "a replica": signal.SIGKILL,
+    "a stopped replica": signal.SIGSTOP,
+}
+
+
+@pytest.mark.parametrize("who", VICTIMS)
 def test_streams_are_those_of_an_undisturbed_run(server: Server, who: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """B16, B17, B20."""
+
     def is_whole() -> bool:
         return len(ranks()) == 4 and len(healthy_replicas(server)) == 2
 
     eventually(is_whole, within_s=300, what="two replicas")
+    started_s = time.monotonic()
     undisturbed = asyncio.run(all_streams(server, None, signal.SIGKILL))
+    undisturbed_s = time.monotonic() - started_s
     before = ranks()
-    victim = healthy_replicas(server)[0]["pid"] if who == "a replica" else sorted(before)[who == "another rank"]
-    killed_s = time.monotonic()
-    disturbed = asyncio.run(all_streams(server, victim, signal.SIGSTOP if "stopped" in who else signal.SIGKILL))
+    victim = healthy_replicas(server)[0]["pid"] if "replica" in who else sorted(before)[who == "another rank"]
+    started_s = time.monotonic()
+    disturbed = asyncio.run(all_streams(server, victim, VICTIMS[who]))
+    disturbed_s = time.monotonic() - started_s
     assert disturbed == undisturbed
     assert len(set(disturbed)) == NUM_STREAMS
     eventually(
         lambda: len(before & ranks()) == 2, within_s=30, what="the end of the gang that was hit, and of no other"
     )
+    eventually(lambda: not command(victim), within_s=30, what="the end of the process that was hit")
     eventually(is_whole, within_s=300, what="another replica")
+    whole_s = time.monotonic() - started_s
     with capsys.disabled():
-        sys.stdout.write(f"\n{who}: whole again after {time.monotonic() - killed_s:.0f} s\n")
+        sys.stdout.write(
+            f"\n{who}: all streams whole after {disturbed_s:.0f} s, undisturbed {undisturbed_s:.0f} s; "
+            f"two replicas again after {whole_s:.0f} s\n"
+        )

@@ -4,7 +4,9 @@ Real Ray actors, placement groups and DeepSpeed. The families share one gang, of
 and two nodes.
 """
 
+import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -36,6 +38,7 @@ from goose_ray.runner.rank_bundles import RankBundles
 from goose_ray.runner.rank_gang import GangOptions, RankGang
 from goose_ray.runner.worker_group import WorkerGroup
 from serve.helpers import eventually
+from serve.two_hosts import two_hosts, why_no_hosts
 
 NUM_TOKENS = 20
 NUM_SLOTS = 600
@@ -151,6 +154,40 @@ def test_ranks_on_two_nodes_say_what_one_process_says(second_node: None, tmp_pat
         assert_same_as_one_process(gang, tmp_path, "llama")
     finally:
         gang.kill()
+
+
+def check_two_hosts(ray_address: str, folder: str) -> None:
+    """Run on one of two hosts that are Ray nodes."""
+    ray.init(ray_address, log_to_driver=False, namespace="tests")
+    eventually(lambda: len([n for n in ray.nodes() if n["Alive"]]) == 2, within_s=120, what="a second node")
+    gang = start_gang(2, "STRICT_SPREAD")
+    try:
+        assert len(gang.addresses) == 2
+        assert_same_as_one_process(gang, Path(folder), "llama")
+    finally:
+        gang.kill()
+
+
+@pytest.mark.skipif("GOOSE_RANKS" not in os.environ, reason="`make ranks`: starts a cluster of its own")
+def test_ranks_on_two_hosts_say_what_one_process_says(tmp_path: Path) -> None:
+    """Hosts that share neither loopback nor memory: what is bound to the wrong address is not found."""
+    if (reason := why_no_hosts()) is not None:
+        pytest.skip(reason)
+    start = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus", "1"]
+    start += ["--object-store-memory", str(100 * 2**20)]
+    # Ray guards clusters that `ray start` makes.
+    guard = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with two_hosts(guard) as hosts, contextlib.ExitStack() as running:
+        ray_address = f"{hosts[0].address}:6379"
+        roles = (["--head", "--include-dashboard", "false"], ["--address", ray_address])
+        for host, role in zip(hosts, roles, strict=True):
+            log = running.enter_context((tmp_path / f"{host.address}.log").open("wb"))
+            node = host.start([*start, *role, "--node-ip-address", host.address], stdout=log, stderr=log)
+            running.callback(node.wait, 60)
+            running.callback(node.terminate)
+        script = "import sys; from serve.test_rank_gang import check_two_hosts; check_two_hosts(*sys.argv[1:])"
+        hosts[0].environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+        hosts[0].run([sys.executable, "-c", script, ray_address, str(tmp_path)])
 
 
 def test_what_cannot_be_divided_is_refused(gang: RankGang, tmp_path: Path) -> None:

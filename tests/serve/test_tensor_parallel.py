@@ -3,19 +3,24 @@
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from goose_ray.assembly import ReplicaParts, load_parts
 from goose_ray.bench.decoders import Case, EngineDecoder, HttpDecoder
-from goose_ray.bench.prompts import Conversation, encode
+from goose_ray.bench.exact import check_greedy, read_cases
+from goose_ray.bench.prompts import Conversation, encode, read_prompt_files
+from goose_ray.bench.references import ReferenceStore, TransformersReference, weights_id
 from goose_ray.config import EngineConfig, GooseConfig
 from goose_ray.engine.sampling_params import SamplingParams
 from serve.helpers import MODEL, Server, async_client, eventually
 
 DEPLOYMENT = "goose-tp2.yaml"
+SHARED_TOKENS = 32
 ENGINE = {"budget": 16, "kv_cache_tokens": 4096}
 
 PROMPTS: tuple[str | Conversation, ...] = (
@@ -71,6 +76,36 @@ def test_the_tokens_are_those_of_one_process(server: Server, parts: ReplicaParts
     for policy in ("goose", "anisotropic"):
         found = HttpDecoder(server.url).answers(cases, sampling, policy=policy, concurrency=4, on_answer=lambda: None)
         assert found == expected, policy
+
+
+@pytest.mark.skipif("GOOSE_RANKS" not in os.environ, reason="`make ranks`: takes minutes")
+def test_shared_prompts_are_answered_as_by_transformers(
+    server: Server, parts: ReplicaParts, shared_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two of each of ten kinds, eight at a time: greedy as `generate` decodes them, seeded as one process does."""
+    files = read_prompt_files(sorted((shared_dir / "data" / "prompts").glob("*.jsonl"))[-10:], limit=2)
+    cases = read_cases(files, parts.tokenizer, chat=True, limit=384)
+    assert len(cases) == 20
+    transformers = TransformersReference(parts.path, dtype=torch.float32, device=torch.device("cpu"))
+    store = ReferenceStore(transformers, weights=weights_id(parts.path), dtype=torch.float32)
+    policies = ("goose", "anisotropic")
+    over_http = HttpDecoder(server.url)
+    checks = check_greedy(
+        over_http, cases, store, transformers, policies=policies, concurrencies=(8,), max_tokens=SHARED_TOKENS
+    )
+    assert not [difference for check in checks for difference in check.differences]
+    sampling = SamplingParams(max_tokens=SHARED_TOKENS, temperature=0.8, seed=23)
+    one_process = EngineDecoder(parts, EngineConfig(num_threads=1))
+    drawn = one_process.answers(cases, sampling, policy="autoregressive", concurrency=1, on_answer=lambda: None)
+    for policy in policies:
+        found = over_http.answers(cases, sampling, policy=policy, concurrency=8, on_answer=lambda: None)
+        assert found == drawn, policy
+    with capsys.disabled():
+        tokens = sum(len(reply) for reply in drawn.values())
+        sys.stdout.write(
+            f"\ntwo ranks: {len(cases)} shared prompts, 8 at a time, {', '.join(policies)}: greedy as transformers, "
+            f"{tokens} drawn tokens as one process\n"
+        )
 
 
 def test_an_answer_goes_on_when_a_rank_is_killed_and_no_rank_stays_behind(server: Server) -> None:
