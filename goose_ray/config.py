@@ -3,6 +3,8 @@
 The only module that reads the environment. Knows nothing about how the options are used.
 """
 
+import hashlib
+import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +18,8 @@ from goose_ray.errors import ConfigError
 __all__ = ["EMBEDDED_MODEL", "EngineConfig", "GooseConfig", "cache_dir"]
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
+# Keys are hashed without salt, so they must not be words.
+_LEAST_KEY_CHARS = 16
 
 
 def cache_dir() -> Path:
@@ -130,10 +134,28 @@ class GooseConfig(BaseModel):
     max_body_bytes: int = Field(
         default=8 * 2**20, ge=1024, description="Largest HTTP request body; a larger one is answered 413."
     )
+    body_timeout_s: float = Field(
+        default=60.0, gt=0, description="Longest time that a request body may take to come, in seconds; then 408."
+    )
+    api_keys_file: Annotated[Path, Field(strict=False)] | None = Field(
+        default=None,
+        description="File of API keys (`goose keys new`), wherever an ingress runs; with it every route but /health "
+        "wants one. `GOOSE_API_KEYS_FILE` takes its place.",
+    )
+    api_key_sha256: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{64}$",
+        description="SHA-256, in hex, of one more key; that of `GOOSE_API_KEY`, if set.",
+    )
     tool_parser: Literal["auto", "none", "hermes", "llama3_json", "mistral"] = Field(
         default="auto",
         description="How the model writes tool calls: hermes (Qwen too), llama3_json, mistral, auto (as its chat "
         "template says) or none (tools are refused).",
+    )
+    router: Literal["prefix", "power_of_two"] = Field(
+        default="prefix",
+        description="Which replica gets a request: prefix (the one that knows most of its prompt, unless it is much "
+        "busier) or power_of_two (the less busy of two at random).",
     )
     replicas_per_node: int = Field(
         default=2,
@@ -168,6 +190,19 @@ class GooseConfig(BaseModel):
         description="New replicas start with the newest texts of others, of requests without a cache_salt.",
     )
     shared_text_tokens: int = Field(default=65536, ge=0, description="Most tokens of texts that a replica offers.")
+    tracing_endpoint: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Where OpenTelemetry traces of requests go, by OTLP over HTTP: http://collector:4318/v1/traces; "
+        "without it there are none. Needs the extra tracing. Default: what `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` or "
+        "`OTEL_EXPORTER_OTLP_ENDPOINT` says, if the extra is installed.",
+    )
+    tracing_sample: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="Part of the requests that is traced, of those that come without a trace; the others have decided.",
+    )
     aggregator_snapshot: str | None = Field(
         default=None,
         min_length=1,
@@ -186,17 +221,22 @@ class GooseConfig(BaseModel):
 
     @classmethod
     def from_args(cls, args: Mapping[str, Any]) -> "GooseConfig":
-        """The YAML's `args`; `GOOSE_MODEL` and `GOOSE_TENSOR_PARALLEL_SIZE`, if set, take the place of two of them.
+        """The YAML's `args`; `GOOSE_MODEL`, `GOOSE_TENSOR_PARALLEL_SIZE`, `GOOSE_API_KEYS_FILE` and `GOOSE_API_KEY`, if
+        set, take the place of four of them. Of the last one the hash alone is kept.
 
         Raises ConfigError naming the field, its value and what would be right.
         """
         try:
-            config = cls.model_validate({**args, **_from_environment()})
+            config = cls.model_validate({**_standard_environment(), **args, **_from_environment()})
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = ".".join(map(str, first["loc"]))
-            raise ConfigError(f"{field}: {first['msg']}, not {first['input']!r}" if field else first["msg"]) from None
+            # a secret that came to the wrong place must not come to the log too
+            shown = "" if field == "api_key_sha256" else f", not {first['input']!r}"
+            raise ConfigError(f"{field}: {first['msg']}{shown}" if field else first["msg"]) from None
         config.engine.check_choices()
+        if config.tracing_endpoint is not None and not _has_exporter():
+            raise ConfigError("tracing_endpoint: needs the extra tracing (pip install 'goose-ray[tracing]')")
         return config
 
     def on_node(self, num_cpus: int) -> "GooseConfig":
@@ -212,6 +252,30 @@ class GooseConfig(BaseModel):
         return self.served_model_name or self.model
 
 
+def _standard_environment() -> dict[str, Any]:
+    """What OpenTelemetry's own variables say of GooseConfig's fields, which `args` overrule. They are set for whole
+    machines: without the extra they mean somebody else.
+    """
+    environment = os.environ
+    is_off = environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or (
+        environment.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp"
+    )
+    if is_off or not _has_exporter():
+        return {}
+    if endpoint := environment.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        return {"tracing_endpoint": endpoint}
+    if base := environment.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
+        return {"tracing_endpoint": f"{base.rstrip('/')}/v1/traces"}
+    return {}
+
+
+def _has_exporter() -> bool:
+    try:
+        return importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def _from_environment() -> dict[str, Any]:
     """The fields of GooseConfig that the environment names."""
     named: dict[str, Any] = {}
@@ -221,4 +285,16 @@ def _from_environment() -> dict[str, Any]:
         if not size.isdecimal():
             raise ConfigError(f"GOOSE_TENSOR_PARALLEL_SIZE must be a whole number, not {size!r}")
         named["tensor_parallel_size"] = int(size)
+    if (keys := os.environ.get("GOOSE_API_KEYS_FILE")) is not None:
+        # An empty one would leave the server open to all whom it was meant to keep out.
+        if not keys:
+            raise ConfigError("GOOSE_API_KEYS_FILE must name a file of API keys, or be unset")
+        named["api_keys_file"] = keys
+    if (key := os.environ.get("GOOSE_API_KEY")) is not None:
+        if len(key) < _LEAST_KEY_CHARS:
+            raise ConfigError(
+                f"GOOSE_API_KEY must have {_LEAST_KEY_CHARS} characters at least, not {len(key)}; "
+                "`goose keys new` makes one that nobody can guess"
+            )
+        named["api_key_sha256"] = hashlib.sha256(key.encode()).hexdigest()
     return named

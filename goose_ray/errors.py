@@ -5,6 +5,7 @@ GooseRayError
 ├── ModelLoadError       the model cannot be had, is unsafe to load or is unsupported  (refuses to start)
 ├── InvalidRequestError  a request is wrong: names the field, the value, what is right (HTTP 400/404)
 ├── OverloadedError      the engine's queue is full                                    (HTTP 429)
+│   └── RateLimitedError     an API key has used up what it may have                    (HTTP 429)
 └── EngineDeadError      the engine loop has stopped; the replica is unhealthy         (HTTP 503)
 """
 
@@ -15,6 +16,7 @@ __all__ = [
     "InvalidRequestError",
     "ModelLoadError",
     "OverloadedError",
+    "RateLimitedError",
 ]
 
 
@@ -52,6 +54,8 @@ class InvalidRequestError(GooseRayError, ValueError):
 class OverloadedError(GooseRayError):
     """The engine holds as many requests as `max_waiting_requests` allows; `retry_after_s` is advice to the client."""
 
+    code = "overloaded"
+
     def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
         super().__init__(message, retry_after_s)
         self.message = message
@@ -59,6 +63,12 @@ class OverloadedError(GooseRayError):
 
     def __str__(self) -> str:
         return self.message
+
+
+class RateLimitedError(OverloadedError):
+    """The API key has had as much as its limits allow, for now."""
+
+    code = "rate_limit_exceeded"
 
 
 class EngineDeadError(GooseRayError, RuntimeError):

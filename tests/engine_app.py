@@ -4,12 +4,13 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import httpx
 
 from goose_ray.api.backend import ClusterState, ReplicaSteps
-from goose_ray.api.calls import Delta, GenerateCall
+from goose_ray.api.calls import DecodeCall, Delta, EncodeCall, Encoded, GenerateCall
 from goose_ray.api.engine_calls import EngineCalls
 from goose_ray.api.http_app import HttpLimits, build_http_app
 from goose_ray.engine.engine import Engine
@@ -19,6 +20,7 @@ from goose_ray.telemetry.acceptance_state import AcceptanceState
 from goose_ray.telemetry.dashboard.live import ReplicaLive
 from goose_ray.telemetry.replica_telemetry import ReplicaTelemetry
 from goose_ray.telemetry.report import Incarnation, ReplicaReport
+from goose_ray.telemetry.tracing import Tracing
 
 __all__ = ["MODEL", "EngineApp", "Http", "chunks_of"]
 
@@ -32,14 +34,21 @@ T = TypeVar("T")
 class _EngineBackend:
     """As one replica and the aggregator would answer."""
 
-    def __init__(self, loop: EngineLoop) -> None:
+    def __init__(self, loop: EngineLoop, tracing: Tracing) -> None:
         self._loop = loop
-        self._calls = EngineCalls(loop)
+        self._tracing = tracing
+        self._calls = EngineCalls(loop, tracing=tracing)
         self._incarnation = Incarnation("r1", 1000.0, "life-1")
         self._telemetry = ReplicaTelemetry(loop, self._incarnation, model=MODEL)
 
     def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
-        return self._calls.answer(call)
+        return self._calls.answer(replace(call, trace=self._tracing.headers()))
+
+    async def encode(self, call: EncodeCall) -> Encoded:
+        return await self._calls.encode(call)
+
+    async def decode(self, call: DecodeCall) -> str:
+        return await self._calls.decode(call)
 
     async def cluster(self) -> ClusterState:
         state = AcceptanceState(live_for_s=10.0)
@@ -97,17 +106,23 @@ class Http(httpx.AsyncClient):
 class EngineApp:
     """To be used within `serving`."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, tracing: Tracing | None = None) -> None:
         self.engine = engine
         self.loop = EngineLoop(engine)
-        self._backend = _EngineBackend(self.loop)
-        limits = HttpLimits(max_body_bytes=200_000, max_calls_at_once=8, kv_cache_tokens=engine.spec.num_slots)
-        self._app = build_http_app(self._backend, MODEL, limits=limits)
+        self._backend = _EngineBackend(self.loop, tracing or Tracing())
+        limits = HttpLimits(
+            max_body_bytes=200_000,
+            body_timeout_s=60,
+            max_calls_at_once=8,
+            kv_cache_tokens=engine.spec.num_slots,
+            max_budget=64,
+        )
+        self._app = build_http_app(self._backend, MODEL, limits=limits, tracing=tracing)
 
     @classmethod
     @contextmanager
-    def serving(cls, engine: Engine) -> "Iterator[EngineApp]":
-        app = cls(engine)
+    def serving(cls, engine: Engine, tracing: Tracing | None = None) -> "Iterator[EngineApp]":
+        app = cls(engine, tracing)
         app.loop.start()
         try:
             yield app

@@ -49,6 +49,7 @@ class ScriptedSpeculator:
         stop_token_ids: Iterable[int] = (),
         cache_salt: str | None = None,
         policy: str | None = None,
+        budget: int | None = None,
     ) -> None:
         assert request_id not in self.tokens, f"{request_id} started twice"
         self.tokens[request_id] = [int(token) for token in prompt_ids]

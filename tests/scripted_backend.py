@@ -8,19 +8,23 @@ from typing import Any
 import httpx
 
 from goose.calibration import AcceptanceTable
+from goose_ray.api.auth.key_ring import KeyRing
 from goose_ray.api.backend import ClusterState, ReplicaSteps
-from goose_ray.api.calls import Delta, GenerateCall, PromptInfo
+from goose_ray.api.calls import ChatPrompt, DecodeCall, Delta, EncodeCall, Encoded, GenerateCall, PromptInfo
 from goose_ray.api.http_app import HttpLimits, build_http_app
 from goose_ray.engine.request import SourceStats, SpeculationStats
 from goose_ray.engine.stats import EngineStats
 from goose_ray.engine.trace import SequenceRecord, StepRecord
+from goose_ray.errors import InvalidRequestError
 from goose_ray.telemetry.acceptance_state import AcceptanceState
 from goose_ray.telemetry.dashboard.live import ReplicaLive
 from goose_ray.telemetry.report import Incarnation, ReplicaReport
 
 MODEL = "tiny"
 MAX_BODY_BYTES = 200_000
-LIMITS = HttpLimits(max_body_bytes=MAX_BODY_BYTES, max_calls_at_once=2, kv_cache_tokens=1000)
+LIMITS = HttpLimits(
+    max_body_bytes=MAX_BODY_BYTES, body_timeout_s=60, max_calls_at_once=2, kv_cache_tokens=1000, max_budget=64
+)
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
 JSON = {"content-type": "application/json"}
 STATS = SpeculationStats(
@@ -58,6 +62,18 @@ class ScriptedBackend:
         finally:
             self.closed.append(call.request_id)
 
+    async def encode(self, call: EncodeCall) -> Encoded:
+        """One token a character, chats by their contents."""
+        text = call.prompt
+        if isinstance(text, ChatPrompt):
+            text = "".join(message["content"] for message in text.messages)
+        return Encoded(tuple(map(ord, text)), 128, tuple(text) if call.with_strings else None)
+
+    async def decode(self, call: DecodeCall) -> str:
+        if max(call.token_ids, default=0) > 0x10FFFF:
+            raise InvalidRequestError("no such token", "tokens")
+        return "".join(map(chr, call.token_ids))
+
     async def cluster(self) -> ClusterState:
         state = AcceptanceState(live_for_s=10.0)
         report = ReplicaReport(
@@ -80,8 +96,9 @@ class ScriptedBackend:
         return self.live_replicas
 
 
-def client_of(backend: ScriptedBackend) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(build_http_app(backend, MODEL, limits=LIMITS), raise_app_exceptions=False)
+def client_of(backend: ScriptedBackend, keys: KeyRing | None = None) -> httpx.AsyncClient:
+    app = build_http_app(backend, MODEL, limits=LIMITS, keys=keys)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://goose")
 
 

@@ -38,6 +38,11 @@ class Answer:
         return "".join(self._texts)
 
     @property
+    def is_begun(self) -> bool:
+        """The first delta has come."""
+        return self._prompt is not None
+
+    @property
     def prompt(self) -> PromptInfo:
         if self._prompt is None:
             raise EngineDeadError("the replica answered without saying what the prompt came to")

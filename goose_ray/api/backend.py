@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
-from goose_ray.api.calls import Delta, GenerateCall
+from goose_ray.api.calls import DecodeCall, Delta, EncodeCall, Encoded, GenerateCall
 from goose_ray.engine.trace import StepRecord
 from goose_ray.telemetry.acceptance_state import ClusterView
 from goose_ray.telemetry.dashboard.live import ReplicaLive
@@ -32,6 +32,12 @@ class Backend(Protocol):
     def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
         """Raises GooseRayError. Closing the generator frees the sequence before the replica's next step."""
         ...
+
+    async def encode(self, call: EncodeCall) -> Encoded:
+        """By the model's tokenizer. Raises GooseRayError, as `decode` does."""
+        ...
+
+    async def decode(self, call: DecodeCall) -> str: ...
 
     async def cluster(self) -> ClusterState:
         """Fresh reports of the replicas, and what is remembered of those that do not answer."""

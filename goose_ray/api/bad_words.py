@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from goose_ray.engine.tokenizer import Tokenizer
 
-__all__ = ["spellings"]
+__all__ = ["spellings", "without_frame"]
 
 
 def spellings(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
@@ -12,11 +12,11 @@ def spellings(words: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[int, ..
     same text otherwise. Distinct, in order; a word without tokens has none.
     """
     frame = tokenizer.encode("") if words else []
-    found = (_inner(tokenizer.encode(text), frame) for word in words for text in (word, " " + word.lstrip()))
+    found = (without_frame(tokenizer.encode(text), frame) for word in words for text in (word, " " + word.lstrip()))
     return tuple(dict.fromkeys(ids for ids in found if ids))
 
 
-def _inner(ids: Sequence[int], frame: Sequence[int]) -> tuple[int, ...]:
+def without_frame(ids: Sequence[int], frame: Sequence[int]) -> tuple[int, ...]:
     """Without the special tokens that the tokenizer puts around every text: what is left of none."""
     start = 0
     while start < min(len(ids), len(frame)) and ids[start] == frame[start]:

@@ -16,7 +16,10 @@ from goose_ray.errors import GooseRayError
 __all__ = [
     "AnswerEnd",
     "ChatPrompt",
+    "DecodeCall",
     "Delta",
+    "EncodeCall",
+    "Encoded",
     "Failure",
     "GenerateCall",
     "LikelyToken",
@@ -51,6 +54,8 @@ class GenerateCall:
     # the request field that `sampling.max_tokens` came in
     max_tokens_param: str = "max_tokens"
     policy: str | None = None
+    # nodes verified a step, anchor included; None: the deployment's
+    budget: int | None = None
     cache_salt: str | None = None
     # lower comes first
     priority: int = 0
@@ -65,11 +70,38 @@ class GenerateCall:
     is_prompt_only: bool = False
     # the actor that reads the answer: its death ends the call; None: nobody looks
     caller: str | None = None
+    # W3C headers of the trace that it is part of; None: it is not traced
+    trace: Mapping[str, str] | None = None
 
     @property
     def prompt_param(self) -> str:
         """The request field that the prompt came in."""
         return "messages" if isinstance(self.prompt, ChatPrompt) else "prompt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeCall:
+    """A prompt to be told the tokens of. `add_special_tokens` is for texts: templates write their own."""
+
+    prompt: ChatPrompt | str
+    add_special_tokens: bool = True
+    # each token's text too
+    with_strings: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    token_ids: tuple[int, ...]
+    max_model_len: int
+    # one a token; None if they were not asked for
+    strings: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeCall:
+    """Tokens to be told the text of, special ones by their names."""
+
+    token_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

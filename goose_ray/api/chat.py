@@ -1,21 +1,21 @@
 """Wire model of `POST /v1/chat/completions`: what it accepts and the call it becomes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from goose_ray.api.calls import ChatPrompt, GenerateCall
 from goose_ray.api.sampling_fields import LogprobCount, SamplingFields
-from goose_ray.api.tools.choice import MAX_CALLS, ToolChoice
+from goose_ray.api.tools.choice import MAX_CALLS, ToolChoice, ToolChoiceKind
 from goose_ray.api.tools.wire import MAX_TOOLS, CallOfMessage, NamedFunction, Tool, check_tool_choice, tool_choice_of
 from goose_ray.api.validation import WireModel, only_neutral
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.errors import InvalidRequestError
 
-__all__ = ["ChatCompletionRequest", "ChatMessage"]
+__all__ = ["ChatCompletionRequest", "ChatMessage", "Messages", "chat_prompt"]
 
 # "all that the context holds"; the replica, which knows the context, cuts it
 _NO_LIMIT = 2**31 - 1
@@ -23,12 +23,23 @@ _NO_LIMIT = 2**31 - 1
 _MAX_MESSAGES = 16_384
 
 
+_TEXT_PART: dict[str, Any] = {
+    "type": "object",
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+_CONTENT: dict[str, Any] = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}, {"type": "null"}],
+    "default": None,
+}
+
+
 class ChatMessage(WireModel):
     """One turn. Content given as a list of text parts is joined."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     # null beside tool calls
-    content: str | None = None
+    content: Annotated[str | None, WithJsonSchema(_CONTENT)] = None
     name: str | None = None
     # of the assistant
     tool_calls: Annotated[list[CallOfMessage], Field(fail_fast=True, max_length=MAX_CALLS)] | None = None
@@ -88,8 +99,21 @@ class ChatMessage(WireModel):
         return message
 
 
+Messages = Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=_MAX_MESSAGES)]
+
+
+def chat_prompt(messages: Sequence[ChatMessage], tools: Sequence[Tool], choice: ToolChoiceKind) -> ChatPrompt:
+    """Raises InvalidRequestError naming the field."""
+    called = {call.id: call.function.name for message in messages for call in message.tool_calls or ()}
+    return ChatPrompt(
+        tuple(message.for_template(f"messages[{index}]", called) for index, message in enumerate(messages)),
+        tuple(tool.for_template() for tool in tools),
+        choice,
+    )
+
+
 class ChatCompletionRequest(SamplingFields):
-    messages: Annotated[list[ChatMessage], Field(fail_fast=True, max_length=_MAX_MESSAGES)]
+    messages: Messages
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: LogprobCount | None = None
@@ -109,15 +133,20 @@ class ChatCompletionRequest(SamplingFields):
     reasoning_effort: Annotated[str | None, only_neutral()] = None
     verbosity: Annotated[str | None, only_neutral()] = None
     web_search_options: Annotated[dict[str, Any] | None, only_neutral()] = None
+    # vLLM's
+    echo: Annotated[bool | None, only_neutral(False)] = None
+    add_generation_prompt: Annotated[bool | None, only_neutral(True)] = None
+    continue_final_message: Annotated[bool | None, only_neutral(False)] = None
+    add_special_tokens: Annotated[bool | None, only_neutral(False)] = None
+    documents: Annotated[list[Any] | None, only_neutral([])] = None
+    chat_template: Annotated[str | None, only_neutral()] = None
+    chat_template_kwargs: Annotated[dict[str, Any] | None, only_neutral({})] = None
+    include_reasoning: Annotated[bool | None, only_neutral(True)] = None
+    return_prompt_text: Annotated[bool | None, only_neutral(False)] = None
+    media_io_kwargs: Annotated[dict[str, Any] | None, only_neutral({})] = None
+    mm_processor_kwargs: Annotated[dict[str, Any] | None, only_neutral({})] = None
 
     _tool_choice = field_validator("tool_choice", mode="before")(check_tool_choice)
-
-    @field_validator("messages")
-    @classmethod
-    def _not_empty(cls, value: list[ChatMessage]) -> list[ChatMessage]:
-        if not value:
-            raise PydanticCustomError("empty", "There should be at least one message")
-        return value
 
     @property
     def asked_of_tools(self) -> ToolChoice | None:
@@ -140,19 +169,15 @@ class ChatCompletionRequest(SamplingFields):
         if self.top_logprobs and not self.logprobs:
             raise InvalidRequestError("top_logprobs needs logprobs to be true", "top_logprobs")
         choice = self.asked_of_tools
-        called = {call.id: call.function.name for message in self.messages for call in message.tool_calls or ()}
-        messages = tuple(
-            message.for_template(f"messages[{index}]", called) for index, message in enumerate(self.messages)
-        )
-        tools = tuple(tool.for_template() for tool in self.tools or ())
         limit = self.max_completion_tokens if self.max_tokens is None else self.max_tokens
         return GenerateCall(
             request_id=request_id,
-            prompt=ChatPrompt(messages, tools, "none" if choice is None else choice.kind),
+            prompt=chat_prompt(self.messages, self.tools or (), "none" if choice is None else choice.kind),
             sampling=_shaped(self._sampling_params(limit), choice),
             clip_max_tokens=limit is None,
             max_tokens_param="max_completion_tokens" if self.max_tokens is None else "max_tokens",
             policy=self.policy,
+            budget=self.budget,
             cache_salt=self.cache_salt,
             priority=self.priority or 0,
             return_prompt_token_ids=bool(self.return_token_ids),

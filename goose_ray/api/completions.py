@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import field_validator
+from pydantic import WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
 from goose_ray.api.calls import GenerateCall
@@ -14,17 +14,28 @@ from goose_ray.errors import InvalidRequestError
 __all__ = ["CompletionRequest"]
 
 Prompt = str | tuple[int, ...]
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+_TOKENS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_SEVERAL: dict[str, Any] = {
+    "type": "array",
+    "items": {"anyOf": [_TEXT, _TOKENS]},
+    "minItems": 1,
+    "maxItems": MAX_SEQUENCES,
+}
+_PROMPTS: dict[str, Any] = {"anyOf": [_TEXT, _TOKENS, _SEVERAL]}
 
 
 class CompletionRequest(SamplingFields):
     """`prompt` is a text, token ids, or a list of either; each prompt is answered by `n` choices, in order."""
 
-    prompt: tuple[Prompt, ...]
+    prompt: Annotated[tuple[Prompt, ...], WithJsonSchema(_PROMPTS)]
     logprobs: LogprobCount | None = None
     echo: bool | None = False
 
     # refused unless neutral
     suffix: Annotated[str | None, only_neutral("")] = None
+    add_special_tokens: Annotated[bool | None, only_neutral(True)] = None
+    prompt_embeds: Annotated[Any, only_neutral()] = None
 
     @field_validator("prompt", mode="before")
     @classmethod
@@ -52,6 +63,7 @@ class CompletionRequest(SamplingFields):
                 sampling=sampling,
                 clip_max_tokens=self.max_tokens is None,
                 policy=self.policy,
+                budget=self.budget,
                 cache_salt=self.cache_salt,
                 priority=self.priority or 0,
                 return_prompt_token_ids=bool(self.return_token_ids),

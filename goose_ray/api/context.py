@@ -1,4 +1,4 @@
-"""How many tokens a call may generate. Knows lengths alone, neither tokens nor models."""
+"""How many tokens a call may generate, and verify in a step. Knows lengths alone, neither tokens nor models."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,7 +7,7 @@ from goose_ray.api.calls import GenerateCall
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.errors import InvalidRequestError
 
-__all__ = ["fit_to_context", "refuse_too_many_ids"]
+__all__ = ["fit_to_context", "refuse_too_large_budgets", "refuse_too_many_ids"]
 
 
 def refuse_too_many_ids(calls: Sequence[GenerateCall], kv_cache_tokens: int) -> None:
@@ -19,6 +19,15 @@ def refuse_too_many_ids(calls: Sequence[GenerateCall], kv_cache_tokens: int) -> 
                 f"may be less; your {call.prompt_param} has {len(call.prompt)}. Please shorten it.",
                 param=call.prompt_param,
                 code="context_length_exceeded",
+            )
+
+
+def refuse_too_large_budgets(calls: Sequence[GenerateCall], max_budget: int) -> None:
+    """Raises InvalidRequestError: a policy takes room for its nodes before it knows how many a step has."""
+    for call in calls:
+        if call.budget is not None and call.budget > max_budget:
+            raise InvalidRequestError(
+                f"goose.budget must be at most {max_budget} here, not {call.budget}", "goose.budget"
             )
 
 

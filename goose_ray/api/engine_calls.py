@@ -3,12 +3,23 @@
 Knows an engine loop and its tokenizer; knows neither Serve nor who calls.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from contextlib import aclosing
 from dataclasses import replace
+from typing import TypeVar
 
 from goose_ray.api.bad_words import spellings
-from goose_ray.api.calls import Delta, GenerateCall, PromptInfo, TokenScores
+from goose_ray.api.calls import (
+    ChatPrompt,
+    DecodeCall,
+    Delta,
+    EncodeCall,
+    Encoded,
+    Failure,
+    GenerateCall,
+    PromptInfo,
+    TokenScores,
+)
 from goose_ray.api.context import fit_to_context
 from goose_ray.api.prompts import PromptReader
 from goose_ray.api.scoring import AnswerScores, likely_tokens
@@ -16,8 +27,11 @@ from goose_ray.api.tools.prompting import ToolPrompts
 from goose_ray.engine.loop import EngineLoop
 from goose_ray.engine.request import GenerationRequest, RequestOutput
 from goose_ray.errors import GooseRayError, InvalidRequestError
+from goose_ray.telemetry.tracing import Tracing
 
-__all__ = ["EngineCalls"]
+__all__ = ["EngineCalls", "as_data"]
+
+_Answer = TypeVar("_Answer")
 
 
 class EngineCalls:
@@ -26,8 +40,9 @@ class EngineCalls:
     `tool_parser` is the configuration's. Raises ConfigError if it does not fit the model.
     """
 
-    def __init__(self, engine: EngineLoop, *, tool_parser: str = "auto") -> None:
+    def __init__(self, engine: EngineLoop, *, tool_parser: str = "auto", tracing: Tracing | None = None) -> None:
         self._engine = engine
+        self._tracing = tracing or Tracing()
         self._tools = ToolPrompts(engine.tokenizer, tool_parser)
         self._prompts = PromptReader(engine.tokenizer, engine.max_model_len, self._tools)
 
@@ -42,7 +57,13 @@ class EngineCalls:
             is_first = True
             echoed = self._prompts.echoed(call, request.prompt_token_ids)
             scores = AnswerScores(self._engine.tokenizer, offset=len(echoed or ""))
-            async with aclosing(self._engine.generate(request)) as outputs:
+            watched = self._tracing.watched(
+                self._engine.generate(request),
+                call.trace,
+                request_id=call.request_id,
+                prompt_tokens=len(request.prompt_token_ids),
+            )
+            async with aclosing(watched) as outputs:
                 async for output in outputs:
                     if output.finish_reason == "abort":
                         raise output.error or GooseRayError("the engine gave this request up; its log says why")
@@ -65,10 +86,26 @@ class EngineCalls:
                 prompt_logprobs=_most(call.sampling.prompt_logprobs, call.prompt_logprobs),
             ),
             policy=call.policy,
+            budget=call.budget,
             cache_salt=call.cache_salt,
             priority=call.priority,
             shown_token_ids=self._tools.shown_token_ids(call.prompt),
         )
+
+    async def encode(self, call: EncodeCall) -> Encoded:
+        """Raises InvalidRequestError naming the client's field."""
+        try:
+            token_ids = await self._prompts.encode(call)
+        except InvalidRequestError as error:
+            param = error.param or ("messages" if isinstance(call.prompt, ChatPrompt) else "prompt")
+            raise InvalidRequestError(error.message, param, error.code, error.status) from None
+        token_bytes = self._engine.tokenizer.token_bytes
+        strings = tuple(token_bytes(one).decode(errors="replace") for one in token_ids) if call.with_strings else None
+        return Encoded(token_ids, self._engine.max_model_len, strings)
+
+    async def decode(self, call: DecodeCall) -> str:
+        """Raises InvalidRequestError for what is no token."""
+        return await self._prompts.decode(call)
 
     def stop(self) -> None:
         """Reads no more prompts."""
@@ -97,6 +134,14 @@ class EngineCalls:
         )
 
 
+async def as_data(answer: Awaitable[_Answer]) -> _Answer | Failure:
+    """With our errors as a `Failure`, as they cross from a replica to the ingress."""
+    try:
+        return await answer
+    except GooseRayError as error:
+        return Failure(error)
+
+
 def _delta(output: RequestOutput, prompt: PromptInfo | None, scores: tuple[TokenScores, ...] | None) -> Delta:
     return Delta(
         text=output.text,
@@ -118,11 +163,11 @@ def _without_answer(delta: Delta) -> Delta:
 
 def _in_the_clients_words(error: InvalidRequestError, call: GenerateCall) -> InvalidRequestError:
     """The engine names its own fields; the client sent others."""
-    names = {"prompt": call.prompt_param, None: call.prompt_param, "policy": "goose.policy"}
+    names = {"prompt": call.prompt_param, None: call.prompt_param, "policy": "goose.policy", "budget": "goose.budget"}
     param = names.get(error.param, error.param)
     message = error.message
-    if error.param == "policy":
-        message = message.replace("policy", "goose.policy", 1)
+    if error.param in ("policy", "budget"):
+        message = message.replace(error.param, f"goose.{error.param}", 1)
     return InvalidRequestError(message, param, error.code, error.status)
 
 

@@ -48,7 +48,7 @@ def to_reply(error: BaseException) -> ErrorReply:
             status=429,
             message=error.message,
             type="rate_limit_error",
-            code="overloaded",
+            code=error.code,
             retry_after_s=error.retry_after_s,
         )
     if isinstance(error, EngineDeadError):

@@ -1,5 +1,6 @@
 """The Serve deployment in front: the HTTP app, on as many replicas as there are clients for, each without state."""
 
+import logging
 from typing import Any
 
 import ray
@@ -7,12 +8,16 @@ from fastapi import FastAPI
 from ray.exceptions import TaskCancelledError
 from ray.serve.handle import DeploymentHandle
 
+from goose_ray.api.auth.key_ring import KeyRing
 from goose_ray.api.http_app import HttpLimits, build_http_app, client_gone
 from goose_ray.api.serve_backend import ServeBackend
 from goose_ray.api.serve_logging import log_through_serve
 from goose_ray.config import GooseConfig
+from goose_ray.telemetry.tracing import Tracing
 
 __all__ = ["OpenAIIngress"]
+
+logger = logging.getLogger(__name__)
 
 
 class OpenAIIngress:
@@ -20,15 +25,27 @@ class OpenAIIngress:
 
     def __init__(self, server: DeploymentHandle[Any], config: GooseConfig) -> None:
         log_through_serve()
-        backend = ServeBackend(server, caller=ray.get_runtime_context().get_actor_name())
+        name = ray.get_runtime_context().get_actor_name()
+        tracing = Tracing.to(config.tracing_endpoint, instance=name, sample=config.tracing_sample)
+        backend = ServeBackend(server, caller=name, tracing=tracing)
         limits = HttpLimits(
             max_body_bytes=config.max_body_bytes,
+            body_timeout_s=config.body_timeout_s,
             max_calls_at_once=config.engine.max_running_requests,
             kv_cache_tokens=config.engine.kv_cache_tokens,
+            max_budget=config.engine.max_batch_rows,
         )
-        self._app = build_http_app(backend, config.model_name, limits=limits)
+        self._app = build_http_app(backend, config.model_name, limits=limits, keys=_keys(config), tracing=tracing)
         # What reading a body raises if Serve has ended the request, because the client left, before saying so in ASGI.
         self._app.add_exception_handler(TaskCancelledError, client_gone)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return self._app
+
+
+def _keys(config: GooseConfig) -> KeyRing | None:
+    """Raises ConfigError if the file of keys is none."""
+    if config.api_keys_file is None and config.api_key_sha256 is None:
+        logger.warning("no API keys are configured: whoever reaches the port is served")
+        return None
+    return KeyRing(config.api_keys_file, config.api_key_sha256)

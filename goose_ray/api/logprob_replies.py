@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from goose_ray.api.calls import LikelyToken, ScoredToken, TokenScores
 from goose_ray.api.reply import Reply
 
-__all__ = ["ChatLogprobs", "CompletionLogprobs", "PromptLogprob", "prompt_logprobs"]
+__all__ = ["ChatLogprobs", "ChatToken", "CompletionLogprobs", "PromptLogprob", "prompt_logprobs"]
 
 # JSON has no infinity; what is less likely is as good as impossible. vLLM says the same.
 _LEAST = -9999.0
@@ -23,18 +23,18 @@ class _Alternative(Reply):
         )
 
 
-class _ChatToken(_Alternative):
+class ChatToken(_Alternative):
     top_logprobs: list[_Alternative]
 
 
 class ChatLogprobs(Reply):
-    content: list[_ChatToken]
+    content: list[ChatToken]
 
     @classmethod
     def of(cls, scores: Sequence[TokenScores]) -> "ChatLogprobs":
         return cls(
             content=[
-                _ChatToken(
+                ChatToken(
                     **_Alternative.of(one.token).model_dump(),
                     top_logprobs=[_Alternative.of(alternative) for alternative in one.alternatives],
                 )

@@ -4,13 +4,20 @@ Knows calls, a tokenizer, and what tools are to the model.
 """
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-from goose_ray.api.calls import ChatPrompt, GenerateCall
+from goose_ray.api.bad_words import without_frame
+from goose_ray.api.calls import ChatPrompt, DecodeCall, EncodeCall, GenerateCall
 from goose_ray.api.tools.prompting import ToolPrompts
 from goose_ray.engine.tokenizer import Tokenizer
+from goose_ray.errors import InvalidRequestError
 
 __all__ = ["PromptReader"]
+
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
 
 # Tokenising is not what a replica's CPUs are for; and the default executor has other users, who must not wait for it.
 _NUM_THREADS = 2
@@ -29,7 +36,15 @@ class PromptReader:
         """Raises InvalidRequestError. A call that is cancelled before its turn takes none."""
         if isinstance(call.prompt, tuple):
             return call.prompt
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._encode, call.prompt)
+        return await self._in_thread(self._encode, call.prompt)
+
+    async def encode(self, call: EncodeCall) -> tuple[int, ...]:
+        """Raises InvalidRequestError."""
+        return await self._in_thread(self._encode_as_asked, call)
+
+    async def decode(self, call: DecodeCall) -> str:
+        """Raises InvalidRequestError for what is no token."""
+        return await self._in_thread(self._decode_all, call.token_ids)
 
     def echoed(self, call: GenerateCall, token_ids: tuple[int, ...]) -> str | None:
         """The text that the answer begins with: the prompt as it was sent, if it was sent as text."""
@@ -39,6 +54,22 @@ class PromptReader:
 
     def stop(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _in_thread(self, work: Callable[[_Given], _Made], given: _Given) -> _Made:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work, given)
+
+    def _encode_as_asked(self, call: EncodeCall) -> tuple[int, ...]:
+        token_ids = self._encode(call.prompt)
+        if call.add_special_tokens or isinstance(call.prompt, ChatPrompt):
+            return token_ids
+        return without_frame(token_ids, self._tokenizer.encode(""))
+
+    def _decode_all(self, token_ids: tuple[int, ...]) -> str:
+        most = self._tokenizer.vocab_size - 1
+        wrong = next((token_id for token_id in token_ids if token_id > most), None)
+        if wrong is not None:
+            raise InvalidRequestError(f"tokens must be ids from 0 to {most}, not {wrong}", "tokens")
+        return self._tokenizer.decode(token_ids, shown=frozenset(token_ids))
 
     def _encode(self, prompt: ChatPrompt | str) -> tuple[int, ...]:
         if isinstance(prompt, ChatPrompt):

@@ -46,8 +46,8 @@ class RenderOptions:
 
 
 def _usage(answers: Sequence[Answer], options: RenderOptions) -> Usage:
-    """A prompt counts once, however many choices answer it."""
-    prompts = [answer.prompt for answer in answers[:: options.choices_per_prompt]]
+    """A prompt counts once, however many choices answer it. Of those that are not begun nothing is known yet."""
+    prompts = [answer.prompt for answer in answers[:: options.choices_per_prompt] if answer.is_begun]
     return Usage.of(
         sum(prompt.num_tokens for prompt in prompts),
         sum(len(answer.token_ids) for answer in answers),
@@ -58,11 +58,11 @@ def _usage(answers: Sequence[Answer], options: RenderOptions) -> Usage:
 class Renderer(Protocol):
     def whole(self, answers: Sequence[Answer]) -> Reply: ...
 
-    def opening(self, index: int, prompt: PromptInfo) -> Reply | None:
-        """The chunk before the first of choice `index`, if there is one."""
+    def opening(self, index: int, prompt: PromptInfo, so_far: Sequence[Answer] | None) -> Reply | None:
+        """The chunk before the first of choice `index`, if there is one. It tells the usage of the answers `so_far`."""
         ...
 
-    def chunk(self, index: int, delta: Delta) -> Reply: ...
+    def chunk(self, index: int, delta: Delta, so_far: Sequence[Answer] | None) -> Reply: ...
 
     def usage_chunk(self, answers: Sequence[Answer]) -> Reply: ...
 
@@ -97,14 +97,14 @@ class ChatRenderer:
             ),
         )
 
-    def opening(self, index: int, prompt: PromptInfo) -> ChatChunk:
+    def opening(self, index: int, prompt: PromptInfo, so_far: Sequence[Answer] | None) -> ChatChunk:
         choice = ChatChunkChoice(
             index=index, delta=ChatDelta(role="assistant", content=""), logprobs=None, finish_reason=None
         )
         ids = list(prompt.token_ids or ()) if self._options.token_ids else None
-        return self._chunk([choice], prompt_token_ids=ids)
+        return self._chunk([choice], so_far, prompt_token_ids=ids)
 
-    def chunk(self, index: int, delta: Delta) -> ChatChunk:
+    def chunk(self, index: int, delta: Delta, so_far: Sequence[Answer] | None) -> ChatChunk:
         choice = ChatChunkChoice(
             index=index,
             delta=ChatDelta(
@@ -118,16 +118,16 @@ class ChatRenderer:
                 stop_reason=delta.stop_reason, token_ids=list(delta.token_ids) if self._options.token_ids else None
             ),
         )
-        return self._chunk([choice], goose=_goose_of(delta, self._options))
+        return self._chunk([choice], so_far, goose=_goose_of(delta, self._options))
 
     def usage_chunk(self, answers: Sequence[Answer]) -> ChatChunk:
-        return self._chunk([], usage=_usage(answers, self._options))
+        return self._chunk([], answers)
 
     def _chunk(
         self,
         choices: list[ChatChunkChoice],
+        counted: Sequence[Answer] | None,
         *,
-        usage: Usage | None = None,
         prompt_token_ids: list[int] | None = None,
         goose: GooseStats | None = None,
     ) -> ChatChunk:
@@ -138,7 +138,7 @@ class ChatRenderer:
             created=options.created,
             model=options.model,
             choices=choices,
-            **({"usage": usage} if options.stream_usage else {}),
+            **_stream_usage(counted, options),
             **optional(prompt_token_ids=prompt_token_ids, goose=goose),
         )
 
@@ -175,7 +175,7 @@ class CompletionRenderer:
             **optional(goose=GooseStats.of(a.stats for a in answers) if options.goose_stats else None),
         )
 
-    def opening(self, index: int, prompt: PromptInfo) -> Completion | None:
+    def opening(self, index: int, prompt: PromptInfo, so_far: Sequence[Answer] | None) -> Completion | None:
         """The prompt, if the answer begins with it."""
         if prompt.text is None:
             return None
@@ -185,9 +185,9 @@ class CompletionRenderer:
             logprobs=CompletionLogprobs.of(prompt.scores) if prompt.scores else None,
             finish_reason=None,
         )
-        return self._chunk([choice])
+        return self._chunk([choice], so_far)
 
-    def chunk(self, index: int, delta: Delta) -> Completion:
+    def chunk(self, index: int, delta: Delta, so_far: Sequence[Answer] | None) -> Completion:
         ids = self._options.token_ids
         choice = CompletionChoice(
             index=index,
@@ -200,13 +200,13 @@ class CompletionRenderer:
                 prompt_token_ids=list(delta.prompt.token_ids or ()) if ids and delta.prompt else None,
             ),
         )
-        return self._chunk([choice], goose=_goose_of(delta, self._options))
+        return self._chunk([choice], so_far, goose=_goose_of(delta, self._options))
 
     def usage_chunk(self, answers: Sequence[Answer]) -> Completion:
-        return self._chunk([], usage=_usage(answers, self._options))
+        return self._chunk([], answers)
 
     def _chunk(
-        self, choices: list[CompletionChoice], *, usage: Usage | None = None, goose: GooseStats | None = None
+        self, choices: list[CompletionChoice], counted: Sequence[Answer] | None, *, goose: GooseStats | None = None
     ) -> Completion:
         options = self._options
         return Completion(
@@ -215,9 +215,15 @@ class CompletionRenderer:
             created=options.created,
             model=options.model,
             choices=choices,
-            **({"usage": usage} if options.stream_usage else {}),
+            **_stream_usage(counted, options),
             **optional(goose=goose),
         )
+
+
+def _stream_usage(counted: Sequence[Answer] | None, options: RenderOptions) -> dict[str, Usage | None]:
+    if not options.stream_usage:
+        return {}
+    return {"usage": None if counted is None else _usage(counted, options)}
 
 
 def _message(answer: Answer) -> ChatReply:

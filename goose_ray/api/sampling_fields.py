@@ -1,40 +1,50 @@
 """The request fields that chat and text completions share, and what they mean for the engine.
 
-Four kinds: those we serve; those that change nothing about the answer (accepted); those of OpenAI and vLLM that
-would change it and are not implemented (refused unless neutral); all others (refused as unrecognized).
+Those of OpenAI and vLLM that we know and do not serve stand in `known_fields`; all others are refused as unrecognized.
 """
 
 import math
 import secrets
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from goose_ray.api.calls import GenerateCall
+from goose_ray.api.known_fields import KnownFields
 from goose_ray.api.structured_fields import StructuredFields
-from goose_ray.api.validation import WireModel, only_neutral
+from goose_ray.api.validation import WireModel
 from goose_ray.engine.sampling_params import MAX_LOGPROBS, SamplingParams
 from goose_ray.errors import InvalidRequestError
 
-__all__ = ["MAX_SEQUENCES", "GooseOptions", "LogprobCount", "SamplingFields", "StreamOptions"]
+__all__ = ["MAX_SEQUENCES", "GooseOptions", "LogprobCount", "SamplingFields", "Seed", "StreamOptions"]
 
 # Prompts times choices of one request.
 MAX_SEQUENCES = 128
 _MAX_STOP_TOKENS = 4096
 # Each is compared with the end of the text before every token.
 _MAX_BAD_WORDS = 1024
+# the policy that drafts nothing
+_PLAIN = "autoregressive"
 # of 64 bits
 _MAX_ID_DIGITS = 19
 # Where SamplingParams' own bounds do not reach: a seed must fit the 64 bits the random generator is keyed with.
 _MIN_SEED, _MAX_SEED = -(2**63), 2**64 - 1
 # How many alternatives a token may come with.
 LogprobCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+Seed = Annotated[int, Field(ge=_MIN_SEED, le=_MAX_SEED)]
+
+
+_STOP: dict[str, Any] = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]
+}
 
 
 class StreamOptions(WireModel):
     include_usage: bool | None = False
+    # vLLM's: in every chunk, of what has come so far
+    continuous_usage_stats: bool | None = False
     # OpenAI pads its chunks against traffic analysis; there is nothing to switch off here
     include_obfuscation: bool | None = None
 
@@ -43,9 +53,20 @@ class GooseOptions(WireModel):
     """Per-request choices that never change the output, only how it is drafted."""
 
     policy: str | None = Field(default=None, description="Tree policy; default: the deployment's.")
+    budget: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Nodes verified a step, anchor included; default: the deployment's."
+    )
+    enabled: bool | None = Field(default=None, description="False: plain decoding, one token a step.")
+
+    @model_validator(mode="after")
+    def _what_is_off_has_no_shape(self) -> Self:
+        if self.enabled is False and self.policy not in (None, _PLAIN):
+            says = "Without speculation there is no policy but autoregressive"
+            raise PydanticCustomError("policy", "{says}", {"says": says, "at": "policy"})
+        return self
 
 
-class SamplingFields(StructuredFields):
+class SamplingFields(StructuredFields, KnownFields):
     """Null means absent, as in OpenAI's API."""
 
     model: str
@@ -58,8 +79,8 @@ class SamplingFields(StructuredFields):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
-    seed: Annotated[int, Field(ge=_MIN_SEED, le=_MAX_SEED)] | None = None
-    stop: tuple[str, ...] = ()
+    seed: Seed | None = None
+    stop: Annotated[tuple[str, ...], WithJsonSchema(_STOP)] = ()
 
     # vLLM's extensions
     top_k: int | None = None
@@ -84,22 +105,8 @@ class SamplingFields(StructuredFields):
     return_goose_stats: bool | None = False
     goose: GooseOptions | None = None
 
-    # accepted: nothing in the answer depends on them
-    user: str | None = None
-    metadata: dict[str, Any] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
-    safety_identifier: str | None = None
-
-    # refused unless neutral
+    # may be n alone
     best_of: int | None = None
-    truncate_prompt_tokens: Annotated[int | None, only_neutral()] = None
-    skip_special_tokens: Annotated[bool | None, only_neutral(True)] = None
-    spaces_between_special_tokens: Annotated[bool | None, only_neutral(True)] = None
-    use_beam_search: Annotated[bool | None, only_neutral(False)] = None
-    length_penalty: Annotated[float | None, only_neutral(1)] = None
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -123,9 +130,22 @@ class SamplingFields(StructuredFields):
                 raise PydanticCustomError("logit_bias_value", "Biases should be finite numbers", {"at": key})
         return value
 
+    @model_validator(mode="after")
+    def _stream_options_are_for_streams(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            says = "They are for streams alone: send stream true, or leave them out"
+            raise PydanticCustomError("stream_options", "{says}", {"says": says, "at": "stream_options"})
+        return self
+
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Usage in every chunk: as in vLLM, only where it comes at the end too."""
+        options = self.stream_options
+        return self.include_usage and options is not None and bool(options.continuous_usage_stats)
 
     @property
     def num_choices(self) -> int:
@@ -134,7 +154,13 @@ class SamplingFields(StructuredFields):
 
     @property
     def policy(self) -> str | None:
-        return self.goose.policy if self.goose is not None else None
+        if self.goose is None:
+            return None
+        return _PLAIN if self.goose.enabled is False else self.goose.policy
+
+    @property
+    def budget(self) -> int | None:
+        return self.goose.budget if self.goose is not None else None
 
     def choices_of(self, call: GenerateCall) -> list[GenerateCall]:
         """One call a choice of one prompt. Choice i has the seed of the request plus i; without one, a random one."""

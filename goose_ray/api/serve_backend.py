@@ -14,13 +14,14 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 from ray.serve.handle import DeploymentHandle
 
 from goose_ray.api.backend import ClusterState, ReplicaSteps
-from goose_ray.api.calls import Delta, Failure, GenerateCall
+from goose_ray.api.calls import DecodeCall, Delta, EncodeCall, Encoded, Failure, GenerateCall
 from goose_ray.api.failover import Delivery
 from goose_ray.errors import EngineDeadError, GooseRayError, OverloadedError
 from goose_ray.telemetry.acceptance_state import AcceptanceState, ClusterView
 from goose_ray.telemetry.aggregator_link import AggregatorAwayError, AggregatorLink
 from goose_ray.telemetry.dashboard.live import ReplicaLive
 from goose_ray.telemetry.report import ReplicaReport
+from goose_ray.telemetry.tracing import Tracing
 
 __all__ = ["ServeBackend"]
 
@@ -43,15 +44,18 @@ class ServeBackend:
     actor that this is part of: replicas end its calls when it dies.
     """
 
-    def __init__(self, handle: DeploymentHandle[Any], *, caller: str | None = None) -> None:
+    def __init__(
+        self, handle: DeploymentHandle[Any], *, caller: str | None = None, tracing: Tracing | None = None
+    ) -> None:
         self._handle = handle
         self._caller = caller
+        self._tracing = tracing or Tracing()
         self._generate = handle.options(method_name="generate", stream=True)
         self._remembers = True
         self._aggregator = AggregatorLink(self._find_aggregator, timeout_s=_CONTROL_TIMEOUT_S)
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
-        call = replace(call, caller=self._caller)
+        call = replace(call, caller=self._caller, trace=self._tracing.headers())
         delivery = Delivery()
         for attempt in range(1, _ATTEMPTS + 1):
             delivery.start_run()
@@ -88,6 +92,14 @@ class ServeBackend:
                 # the client is gone: the replica stops at its next await
                 response.cancel()
 
+    async def encode(self, call: EncodeCall) -> Encoded:
+        encoded: Encoded = await self._ask_one("encode", call)
+        return encoded
+
+    async def decode(self, call: DecodeCall) -> str:
+        text: str = await self._ask_one("decode", call)
+        return text
+
     async def cluster(self) -> ClusterState:
         reports = [report for report in await self._ask_all("report") if isinstance(report, ReplicaReport)]
         try:
@@ -103,6 +115,16 @@ class ServeBackend:
 
     async def live(self, since: float) -> list[ReplicaLive]:
         return [live for live in await self._ask_all("live", since) if isinstance(live, ReplicaLive)]
+
+    async def _ask_one(self, method: str, call: EncodeCall | DecodeCall) -> Any:
+        """What any replica answers. Raises GooseRayError."""
+        try:
+            answer = await self._handle.options(method_name=method).remote(call)
+        except (RayError, RayServeException) as error:
+            raise _as_ours(error) from error
+        if isinstance(answer, Failure):
+            raise answer.error
+        return answer
 
     async def _ask_all(self, method: str, *args: Any) -> list[Any]:
         """What the replicas answer that answer in time; exceptions stand in for those that fail."""

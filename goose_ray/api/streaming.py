@@ -15,11 +15,13 @@ from goose_ray.api.calls import Delta, GenerateCall
 from goose_ray.api.errors import to_reply
 from goose_ray.api.rendering import Renderer
 
-__all__ = ["collect", "event_stream", "merged"]
+__all__ = ["EVENT_HEADERS", "collect", "event_stream", "merged"]
 
 logger = logging.getLogger(__name__)
 
 DONE = b"data: [DONE]\n\n"
+# Proxies must pass events on one by one.
+EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 async def merged(
@@ -79,9 +81,12 @@ async def event_stream(
     num_answers: int,
     *,
     include_usage: bool,
+    usage_so_far: bool,
     keep_empty: bool,
 ) -> AsyncIterator[bytes]:
     """Server-sent events, one a step. A failure on the way is sent as an event, as the status is long gone.
+
+    `include_usage`: the last one tells the usage; `usage_so_far`: all others too.
 
     `keep_empty`: also send the chunks of steps that added nothing (inside a character, or behind a held stop string).
     """
@@ -90,10 +95,11 @@ async def event_stream(
         async with aclosing(deltas):
             async for index, delta in deltas:
                 answers[index].add(delta)
-                if delta.prompt is not None and (opening := renderer.opening(index, delta.prompt)) is not None:
+                known = answers if usage_so_far else None
+                if delta.prompt is not None and (opening := renderer.opening(index, delta.prompt, known)) is not None:
                     yield _event(opening.to_json())
                 if delta.text or delta.tool_calls or delta.finish_reason is not None or keep_empty:
-                    yield _event(renderer.chunk(index, delta).to_json())
+                    yield _event(renderer.chunk(index, delta, known).to_json())
         if include_usage:
             yield _event(renderer.usage_chunk(answers).to_json())
     except Exception as error:

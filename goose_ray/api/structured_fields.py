@@ -12,7 +12,7 @@ from goose_ray.api.validation import WireModel, only_neutral
 from goose_ray.engine.structured import StructuredKind, StructuredOutput
 from goose_ray.errors import InvalidRequestError
 
-__all__ = ["JsonSchemaFormat", "ResponseFormat", "StructuredFields", "StructuredOutputs"]
+__all__ = ["JsonSchemaFormat", "ResponseFormat", "Schema", "StructuredFields", "StructuredOutputs"]
 
 # The place in a schema for what a compiler is to do with it: our grammar library's own keyword.
 _OPTIONS = "x-guidance"

@@ -9,14 +9,24 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from goose_ray.errors import InvalidRequestError
 
-__all__ = ["RequestParser", "WireModel", "only_neutral", "parse_request"]
+__all__ = ["VARIANT", "RequestParser", "WireModel", "only_neutral", "parse_request"]
 
 _Model = TypeVar("_Model", bound=BaseModel)
+# Begins the tags of unions' members, which are no part of a field's path.
+VARIANT = "~"
 _SHOWN_CHARS = 60
 # Up to here parsing takes less than a millisecond or two, and a thread would cost more than it saves.
 _INLINE_BYTES = 64 * 1024
@@ -41,18 +51,25 @@ class WireModel(BaseModel):
         return value
 
 
-def only_neutral(*neutral: Any) -> AfterValidator:
+class only_neutral:
     """A known field that is not implemented: null and the `neutral` values pass, anything else is refused by name.
 
-    Ignoring such a field would answer another question than the one asked.
+    Ignoring such a field would answer another question than the one asked. To be used in `Annotated`.
     """
 
-    def check(value: Any, info: ValidationInfo) -> Any:
-        if value is None or value in neutral:
+    def __init__(self, *neutral: Any) -> None:
+        self.neutral = neutral
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"enum": [None, *self.neutral], "description": "Not supported: refused unless it changes nothing."}
+
+    def _check(self, value: Any, info: ValidationInfo) -> Any:
+        if value is None or value in self.neutral:
             return value
         raise PydanticCustomError("not_supported", "not supported yet", {"field": info.field_name})
-
-    return AfterValidator(check)
 
 
 def parse_request(model: type[_Model], content_type: str | None, body: bytes) -> _Model:
@@ -100,6 +117,8 @@ def _field_path(location: tuple[int | str, ...]) -> str:
     """`("messages", 0, "role")` as clients write it: `messages[0].role`."""
     path = ""
     for part in location:
+        if isinstance(part, str) and part.startswith(VARIANT):
+            continue
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     return _shortened(path) or "body"
 

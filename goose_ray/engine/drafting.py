@@ -40,6 +40,7 @@ class BatchSpeculator(Protocol):
         stop_token_ids: Iterable[int] = (),
         cache_salt: str | None = None,
         policy: str | None = None,
+        budget: int | None = None,
     ) -> None: ...
 
     def propose(
@@ -79,6 +80,7 @@ class Drafting:
                 stop_token_ids=sequence.output.rules.all_token_ids,
                 cache_salt=request.cache_salt,
                 policy=request.policy,
+                budget=request.budget,
             )
         except Exception:
             self._report(f"starting request {request.request_id!r}")
@@ -95,14 +97,24 @@ class Drafting:
                 self._report(f"stopping request {request_id!r}")
 
     def propose(
-        self, sequences: Sequence[SequenceState], max_draft_nodes: int, step_seconds: FloatArray | None = None
+        self,
+        sequences: Sequence[SequenceState],
+        max_draft_nodes: int,
+        step_seconds: FloatArray | None = None,
+        *,
+        resting: bool = False,
     ) -> list[TokenTree]:
         """One tree a sequence, `max_draft_nodes` draft nodes in all at most; no deeper than the output may grow.
 
-        `step_seconds[r]` is the predicted duration of the step with r nodes in all trees.
+        `step_seconds[r]` is the predicted duration of the step with r nodes in all trees. `resting`: only requests that
+        name a policy or a budget are drafted for.
         """
         trees: list[TokenTree | None] = [None] * len(sequences)
-        asked = [i for i, s in enumerate(sequences) if s.request_id in self._started] if max_draft_nodes else []
+        asked: list[int] = []
+        if max_draft_nodes:
+            asked = [
+                i for i, s in enumerate(sequences) if s.request_id in self._started and not (resting and _is_default(s))
+            ]
         if asked:
             if step_seconds is not None:
                 step_seconds = step_seconds[len(sequences) - len(asked) :]
@@ -152,6 +164,10 @@ class Drafting:
             _logger.error(
                 "drafting failed while %s (error %d); decoding goes on without", doing, self.num_errors, exc_info=raised
             )
+
+
+def _is_default(sequence: SequenceState) -> bool:
+    return sequence.request.policy is None and sequence.request.budget is None
 
 
 def unverifiable(

@@ -15,12 +15,14 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One sequence to generate. `policy` None means the deployment's policy."""
+    """One sequence to generate. `policy` or `budget` None means the deployment's."""
 
     request_id: str
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     policy: str | None = None
+    # nodes verified a step, anchor included
+    budget: int | None = None
     cache_salt: str | None = None
     # lower comes first
     priority: int = 0
@@ -75,3 +77,5 @@ class RequestOutput:
     error: InvalidRequestError | None = None
     # prompt tokens that were in the prefix cache when the request was admitted
     num_cached_tokens: int
+    # seconds from its arrival until then
+    queued_s: float = 0.0

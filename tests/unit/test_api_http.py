@@ -75,6 +75,17 @@ class TestChat:
         assert events[-1]["usage"]["completion_tokens"] == 5
         assert events[2]["goose"]["tau"] == 2.5
 
+    def test_every_chunk_may_tell_the_usage_so_far(self) -> None:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", {"model": MODEL, "prompt": ["a", "b"]})):
+            request = {**body, "stream": True, "stream_options": options}
+            usages = [event["usage"] for event in events_of(post(ScriptedBackend(), path, request))]
+            totals = [usage["total_tokens"] for usage in usages]
+            assert totals == sorted(totals)
+            assert totals[0] >= 3 + 2
+            assert usages[-1] == usages[-2]
+            assert totals[-1] == 8 * (2 if "prompt" in body else 1)
+
     def test_steps_without_text_are_streamed_only_for_their_ids(self) -> None:
         script = [
             Delta(text="", token_ids=(1,), prompt=PromptInfo(1)),

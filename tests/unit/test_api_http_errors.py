@@ -3,8 +3,10 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from scripted_backend import (
@@ -105,6 +107,20 @@ class TestBody:
         response = request(ScriptedBackend(), "POST", "/v1/completions", content=endless(), headers=JSON)
         assert response.status_code == 413
         assert num_chunks == MAX_BODY_BYTES // 10_000 + 1
+
+    def test_one_that_does_not_come_is_given_up(self) -> None:
+        async def stalled() -> AsyncGenerator[bytes]:
+            yield b"{"
+            await asyncio.Event().wait()
+
+        async def scenario() -> httpx.Response:
+            app = build_http_app(ScriptedBackend(), MODEL, limits=replace(LIMITS, body_timeout_s=0.01))
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://goose") as client:
+                return await client.post("/v1/completions", content=stalled(), headers=JSON)
+
+        response = asyncio.run(scenario())
+        assert (response.status_code, response.json()["error"]["code"]) == (408, "request_timeout")
 
     def test_a_compressed_one_is_refused_by_name(self) -> None:
         headers = {**JSON, "content-encoding": "gzip"}

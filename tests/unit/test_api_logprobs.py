@@ -183,7 +183,9 @@ class TestChoices:
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_a_prompt_counts_once(self, stream: bool) -> None:
-        body = {**COMPLETION, "prompt": ["a", "b"], "n": 3, "stream": stream, "stream_options": {"include_usage": True}}
+        body = {**COMPLETION, "prompt": ["a", "b"], "n": 3, "stream": stream}
+        if stream:
+            body["stream_options"] = {"include_usage": True}
         response = post(ScriptedBackend(), "/v1/completions", body)
         usage = (events_of(response)[-1] if stream else response.json())["usage"]
         assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (6, 30, 36)

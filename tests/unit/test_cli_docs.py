@@ -49,9 +49,10 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> dict[tuple[str, 
 def test_goose_commands_in_the_documentation_exist(file: Path) -> None:
     known = commands(main)
     plain = "|".join(name for name, *rest in known if not rest)
-    pattern = rf"goose ((?:(?:model|bench) |(?:{plain})\b)[^`\n]*)"
+    groups = {name for name, *rest in known if rest}
+    pattern = rf"goose ((?:(?:{'|'.join(groups)}) |(?:{plain})\b)[^`\n]*)"
     for words in re.findall(pattern, file.read_text(encoding="utf-8")):
-        name = tuple(words.split()[: 2 if words.startswith(("model ", "bench ")) else 1])
+        name = tuple(words.split()[: 2 if words.split()[0] in groups else 1])
         assert name in known, f"goose {words}"
         options = {option for parameter in known[name].params for option in parameter.opts}
         used = set(re.findall(r"--[a-z-]+", words))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from goose_ray.api.auth.api_key import hash_of
 from goose_ray.config import EMBEDDED_MODEL, GooseConfig
 from goose_ray.errors import ConfigError
 
@@ -81,3 +82,30 @@ def test_a_wrong_field_is_named(args: dict[str, Any], field: str) -> None:
 )
 def test_replicas_share_the_cpus_of_a_machine(args: dict[str, Any], num_cpus: int, num_threads: int) -> None:
     assert GooseConfig.from_args(args).on_node(num_cpus).engine.num_threads == num_threads
+
+
+def test_of_the_key_in_the_environment_the_hash_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOSE_API_KEY", "a-key-that-nobody-can-guess")
+    monkeypatch.setenv("GOOSE_API_KEYS_FILE", "keys.jsonl")
+    config = GooseConfig.from_args({})
+    assert config.api_key_sha256 == hash_of("a-key-that-nobody-can-guess")
+    assert config.api_keys_file == Path("keys.jsonl")
+    assert "nobody" not in repr(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("GOOSE_API_KEY", ""), ("GOOSE_API_KEY", "short"), ("GOOSE_API_KEYS_FILE", "")]
+)
+def test_a_server_that_is_to_have_keys_never_goes_without(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=name) as raised:
+        GooseConfig.from_args({})
+    assert "short" not in str(raised.value)
+
+
+def test_a_key_in_place_of_its_hash_is_not_shown() -> None:
+    with pytest.raises(ConfigError, match="api_key_sha256") as raised:
+        GooseConfig.from_args({"api_key_sha256": "sk-goose-in-plain"})
+    assert "in-plain" not in str(raised.value)

@@ -30,6 +30,7 @@ class Faulty(ScriptedSpeculator):
         stop_token_ids: Iterable[int] = (),
         cache_salt: str | None = None,
         policy: str | None = None,
+        budget: int | None = None,
     ) -> None:
         self._maybe_break("start_request")
         super().start_request(request_id, prompt_ids, stop_token_ids=stop_token_ids)

@@ -14,7 +14,17 @@ from goose_ray.api.tools.choice import ToolChoice
 from goose_ray.api.validation import WireModel
 from goose_ray.errors import InvalidRequestError
 
-__all__ = ["MAX_TOOLS", "CallOfMessage", "NamedFunction", "Tool", "check_tool_choice", "tool_choice_of"]
+__all__ = [
+    "MAX_TOOLS",
+    "CallOfMessage",
+    "CalledFunction",
+    "FunctionDefinition",
+    "FunctionName",
+    "NamedFunction",
+    "Tool",
+    "check_tool_choice",
+    "tool_choice_of",
+]
 
 MAX_TOOLS = 128
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
