@@ -18,11 +18,12 @@ _ALTERNATE_SCREEN, _USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l
 
 @click.command()
 @click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Address of the server.")
+@click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="Of a server that asks for one.")
 @click.option("--interval", default=2.0, show_default=True, type=click.FloatRange(min=0.2), help="Seconds.")
 @click.option("--once", is_flag=True, help="Print once and end.")
 @click.option("--no-color", is_flag=True, help="Letters alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print what the server says, one JSON object a time.")
-def top(url: str, interval: float, once: bool, as_json: bool, no_color: bool) -> None:
+def top(url: str, api_key: str | None, interval: float, once: bool, as_json: bool, no_color: bool) -> None:
     """Watch replicas, tokens per second, tau, acceptance by source and depth, and trees of recent steps.
 
     The same as the page /dashboard of the server. Ctrl-C ends it.
@@ -36,7 +37,7 @@ def top(url: str, interval: float, once: bool, as_json: bool, no_color: bool) ->
         click.echo(_ALTERNATE_SCREEN, nl=False)
     try:
         while True:
-            _show(url, as_json=as_json, full_screen=full_screen, colour=not no_color, patient=not once)
+            _show(url, api_key, as_json=as_json, full_screen=full_screen, colour=not no_color, patient=not once)
             if once:
                 return
             time.sleep(interval)
@@ -47,12 +48,12 @@ def top(url: str, interval: float, once: bool, as_json: bool, no_color: bool) ->
             click.echo(_USUAL_SCREEN, nl=False)
 
 
-def _show(url: str, *, as_json: bool, full_screen: bool, colour: bool, patient: bool) -> None:
+def _show(url: str, api_key: str | None, *, as_json: bool, full_screen: bool, colour: bool, patient: bool) -> None:
     """Raises ClickException if the server cannot be asked and nobody waits for it to come back."""
     from goose_ray.telemetry.dashboard.terminal import render_live
 
     try:
-        live = _fetch(url)
+        live = _fetch(url, api_key)
     except click.ClickException as error:
         if not patient:
             raise
@@ -68,15 +69,16 @@ def _show(url: str, *, as_json: bool, full_screen: bool, colour: bool, patient: 
     click.echo((_HOME if full_screen else "") + "\n".join(lines) + (_CLEAR_BELOW if full_screen else ""))
 
 
-def _fetch(url: str) -> dict[str, Any]:
+def _fetch(url: str, api_key: str | None) -> dict[str, Any]:
     import urllib.error
     import urllib.request
 
     if not url.startswith(("http://", "https://")):
         raise click.BadParameter(f"must begin with http:// or https://, not {url!r}", param_hint="--url")
     address = f"{url.rstrip('/')}/v1/goose/live"
+    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
     try:
-        with urllib.request.urlopen(address, timeout=_TIMEOUT_S) as answer:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             live: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
         raise click.ClickException(f"{address} answers {error.code}") from error

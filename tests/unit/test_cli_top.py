@@ -32,10 +32,14 @@ def live(**replica: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(status: int, body: bytes) -> Iterator[str]:
+def serving(status: int, body: bytes, keys: list[str | None] | None = None) -> Iterator[str]:
+    """What is asked with comes into `keys`."""
+    seen = [] if keys is None else keys
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             assert self.path == "/v1/goose/live"
+            seen.append(self.headers["Authorization"])
             self.send_response(status)
             self.end_headers()
             self.wfile.write(body)
@@ -96,6 +100,15 @@ def test_once_and_as_json() -> None:
     assert shown.exit_code == 0, shown.output
     assert "replicas healthy" in shown.output
     assert json.loads(as_json.output)["object"] == "goose.live"
+
+
+def test_a_key_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[str | None] = []
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with serving(200, json.dumps(live()).encode(), keys) as url:
+        for options in ([], ["--api-key", "sesame"]):
+            assert CliRunner().invoke(main, ["top", "--url", url, "--once", "--json", *options]).exit_code == 0
+    assert keys == [None, "Bearer sesame"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""One chat answer over HTTP, as it comes, and what can be told of its speed on the way.
+
+Speaks to a goose server: a chunk of a stream is a step, so that tokens and tau can be counted before the end.
+"""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+__all__ = ["ChatClient", "Progress"]
+
+_TIMEOUT_S = 600.0
+_EVENT, _DONE = b"data: ", b"[DONE]"
+
+
+@dataclass(slots=True)
+class Progress:
+    """Of one answer; `goose`, `usage` and `finish_reason` come with its end."""
+
+    started: float = field(default_factory=time.monotonic)
+    first_token_s: float | None = None
+    # from the request to the last token
+    seconds: float = 0.0
+    tokens: int = 0
+    steps: int = 0
+    finish_reason: str | None = None
+    usage: dict[str, Any] | None = None
+    goose: dict[str, Any] | None = None
+    _first_tokens: int = 0
+
+    @property
+    def tau(self) -> float:
+        """Tokens a step: the server's own count once there is one. 0 before the first token."""
+        if self.goose is not None:
+            return float(self.goose["tau"])
+        return self.tokens / self.steps if self.steps else 0.0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Behind the first step, whose time is the prompt's; 0 before there is a second."""
+        decoding = self.seconds - (self.first_token_s or 0.0)
+        return (self.tokens - self._first_tokens) / decoding if self.steps > 1 and decoding > 0 else 0.0
+
+    def count(self, token_ids: list[int]) -> None:
+        """What one step has committed."""
+        if not token_ids:
+            return
+        self.seconds = time.monotonic() - self.started
+        if self.first_token_s is None:
+            self.first_token_s, self._first_tokens = self.seconds, len(token_ids)
+        self.tokens += len(token_ids)
+        self.steps += 1
+
+
+class ChatClient:
+    """Raises ClickException with what the server said, or that it cannot be reached."""
+
+    def __init__(self, base_url: str, api_key: str | None) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise click.BadParameter(f"must begin with http:// or https://, not {base_url!r}", param_hint="--base-url")
+        # both forms are about: OpenAI's clients want the one with /v1
+        self._url = base_url.rstrip("/").removesuffix("/v1")
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+
+    def first_model(self) -> str:
+        with self._open("/v1/models") as answer:
+            try:
+                return str(json.load(answer)["data"][0]["id"])
+            except (ValueError, LookupError, TypeError) as error:
+                raise click.ClickException(f"{self._url} is no OpenAI-compatible server") from error
+
+    def stream(self, body: Mapping[str, Any], progress: Progress) -> Generator[str]:
+        """Pieces of the answer; closing it hangs up, which ends the request. Keeps `progress`."""
+        asked = {"stream_options": {"include_usage": True}, "return_token_ids": True, "return_goose_stats": True}
+        with self._open("/v1/chat/completions", {**asked, **body, "stream": True}) as answer:
+            for line in answer:
+                if not line.startswith(_EVENT) or line.strip() == _EVENT + _DONE:
+                    continue
+                chunk = json.loads(line.removeprefix(_EVENT))
+                if "error" in chunk:
+                    raise click.ClickException(f"the answer broke off: {chunk['error'].get('message')}")
+                progress.usage = chunk.get("usage") or progress.usage
+                progress.goose = chunk.get("goose") or progress.goose
+                for choice in chunk.get("choices") or ():
+                    progress.count(choice.get("token_ids") or [])
+                    progress.finish_reason = choice.get("finish_reason") or progress.finish_reason
+                    yield choice["delta"].get("content") or ""
+
+    def _open(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url + path, data=data, headers=self._headers)
+        try:
+            return urllib.request.urlopen(request, timeout=_TIMEOUT_S)
+        except urllib.error.HTTPError as error:
+            raise click.ClickException(f"{self._url + path} answers {error.code}: {_said(error)}") from error
+        except OSError as error:
+            reason = getattr(error, "reason", error)
+            message = f"{self._url} cannot be reached ({reason}): is `goose serve` running?"
+            raise click.ClickException(message) from error
+
+
+def _said(error: urllib.error.HTTPError) -> str:
+    """The message of OpenAI's error body, or the body's beginning."""
+    text = error.read(4096).decode(errors="replace")
+    try:
+        return str(json.loads(text)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return text.strip()[:200]

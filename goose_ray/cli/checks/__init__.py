@@ -1,0 +1,1 @@
+"""What `goose doctor` looks at, a subject a module. Nothing here changes anything."""

@@ -1,0 +1,134 @@
+"""A Serve config as `goose serve` runs it: a file of the user's or one that comes along, with what the command line
+says put into it.
+
+Knows the layout of the YAML (one application of `goose_ray.app:build_app`, its deployment GooseServer) and the names of
+fields that options stand for; runs nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from goose_ray.config import GooseConfig
+from goose_ray.errors import ConfigError
+
+__all__ = ["Changes", "DeploymentFile", "shipped_deployments"]
+
+_BUILDER = "goose_ray.app:build_app"
+_DEFAULT = "goose"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What takes the place of what the file says; None leaves it."""
+
+    host: str | None = None
+    port: int | None = None
+    # least and most
+    replicas: tuple[int, int] | None = None
+    # fields of GooseConfig by name, those of its engine
+    args: Mapping[str, Any] | None = None
+    engine: Mapping[str, Any] | None = None
+
+
+def shipped_deployments() -> dict[str, Path]:
+    """By name: in an installed package beside the code, in a clone in `deployments/`."""
+    package = Path(str(files("goose_ray")))
+    for folder in (package / "deployments", package.parent / "deployments"):
+        if found := {file.stem: file for file in sorted(folder.glob("*.yaml"))}:
+            return found
+    return {}
+
+
+class DeploymentFile:
+    """Raises ConfigError if there is no such file, or if it is no Serve config with one application of goose's."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self.path = _find(name or _DEFAULT)
+        try:
+            self._document: dict[str, Any] = yaml.safe_load(self.path.read_text(encoding="utf-8"))
+            (self._application,) = [one for one in self._document["applications"] if one.get("import_path") == _BUILDER]
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ConfigError(f"{self.path} is no Serve config with one application of {_BUILDER}: {error}") from error
+
+    def change(self, changes: Changes) -> None:
+        """A model of another name takes the file's `served_model_name` away, unless that is changed too: it would
+        announce a model that is not served.
+        """
+        http: dict[str, Any] = self._part(self._document, "http_options")
+        http.update({name: value for name in ("host", "port") if (value := getattr(changes, name)) is not None})
+        args = self._part(self._application, "args")
+        if changes.args:
+            if changes.args.get("model", args.get("model")) != args.get("model"):
+                args.pop("served_model_name", None)
+            args.update(changes.args)
+        if changes.engine:
+            self._part(args, "engine").update(changes.engine)
+        if changes.replicas is not None:
+            self._scale(*changes.replicas)
+
+    @property
+    def config(self) -> GooseConfig:
+        """Raises ConfigError naming the field that is wrong."""
+        return GooseConfig.from_args(self._application.get("args") or {})
+
+    @property
+    def host(self) -> str:
+        return str((self._document.get("http_options") or {}).get("host", "127.0.0.1"))
+
+    @property
+    def port(self) -> int:
+        return int((self._document.get("http_options") or {}).get("port", 8000))
+
+    @property
+    def application(self) -> str:
+        return str(self._application.get("name", "default"))
+
+    @property
+    def url(self) -> str:
+        """For a client on this machine."""
+        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
+        return f"http://{host}:{self.port}{str(self._application.get('route_prefix') or '/').rstrip('/')}"
+
+    def dump(self) -> str:
+        """YAML that `serve run` and `serve deploy` take."""
+        return yaml.safe_dump(self._document, sort_keys=False, allow_unicode=True)
+
+    def _scale(self, least: int, most: int) -> None:
+        deployments = self._application.setdefault("deployments", [])
+        server = next((one for one in deployments if one.get("name") == "GooseServer"), None)
+        if server is None:
+            server = {"name": "GooseServer"}
+            deployments.append(server)
+        if least == most:
+            server.pop("autoscaling_config", None)
+            server["num_replicas"] = least
+        else:
+            server.pop("num_replicas", None)
+            self._part(server, "autoscaling_config").update({"min_replicas": least, "max_replicas": most})
+        args = self._part(self._application, "args")
+        # Fewer replicas than may share a machine would leave CPUs of it idle.
+        default = GooseConfig.model_fields["replicas_per_node"].default
+        args["replicas_per_node"] = min(args.get("replicas_per_node", default), most)
+
+    @staticmethod
+    def _part(of: dict[str, Any], name: str) -> dict[str, Any]:
+        """The mapping under `name`, made if it is not there or empty."""
+        if not of.get(name):
+            of[name] = {}
+        part: dict[str, Any] = of[name]
+        return part
+
+
+def _find(name: str) -> Path:
+    path = Path(name).expanduser()
+    if path.is_file():
+        return path
+    shipped = shipped_deployments()
+    if name in shipped:
+        return shipped[name]
+    raise ConfigError(f"there is no file {name!r}, and of the deployments that come along ({', '.join(shipped)}) none")

@@ -1,0 +1,98 @@
+"""Runs `serve run` in this process, and says when the application is ready or why it will never be.
+
+Serve's own command waits on without a word where an application has failed, and ends with status 0 whatever happened.
+"""
+
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from goose_ray.cli.deployment_file import DeploymentFile
+
+__all__ = ["run"]
+
+# Serve's
+_NAMESPACE = "serve"
+_LOOK_EVERY_S = 0.5
+_CONNECT_TIMEOUT_S = 2.0
+_LONGEST_REASON = 4000
+
+
+def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
+    """Until SIGINT or SIGTERM; then what is being answered is answered first. `file` is what is served, `deployment`
+    the same. Raises ClickException if it cannot be served.
+    """
+    import ray
+    from ray.serve.scripts import cli
+
+    try:
+        # as `serve run` would; here so that the handlers below are set after Ray's own
+        ray.init(address=address, namespace=_NAMESPACE)
+    except ConnectionError as error:
+        raise click.ClickException(f"no Ray to run on: {error}") from error
+    watch = _Watch(deployment)
+    before = {number: signal.signal(number, watch.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        threading.Thread(target=watch.run, name="goose-watch", daemon=True).start()
+        cli.main(["run", str(file)], prog_name="serve", standalone_mode=False)
+    except SystemExit:
+        # its end, for whatever reason
+        pass
+    finally:
+        watch.over.set()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if watch.failure is not None:
+        raise click.ClickException(watch.failure)
+    if not watch.was_interrupted:
+        raise click.ClickException("`serve run` has ended by itself: what it wrote above says why")
+
+
+class _Watch:
+    """Of one application, from a thread of its own."""
+
+    def __init__(self, deployment: DeploymentFile) -> None:
+        self._deployment = deployment
+        self.over = threading.Event()
+        self.was_interrupted = False
+        self.failure: str | None = None
+
+    def interrupt(self, _signal: int, _frame: FrameType | None) -> None:
+        self.was_interrupted = True
+        raise KeyboardInterrupt
+
+    def run(self) -> None:
+        from ray import serve
+        from ray.serve.schema import ApplicationStatus
+
+        deployment = self._deployment
+        while not self.over.wait(_LOOK_EVERY_S):
+            if not self._is_listening():
+                continue
+            application = serve.status().applications.get(deployment.application)
+            if application is None:
+                continue
+            if application.status == ApplicationStatus.RUNNING:
+                name, url = deployment.config.model_name, deployment.url
+                click.echo(f"\n{name} is served at {url}/v1, to be watched at {url}/dashboard.", err=True)
+                click.echo(f"Try `goose chat --base-url {url}`. Ctrl-C stops the server.\n", err=True)
+                return
+            if application.status == ApplicationStatus.DEPLOY_FAILED:
+                self.failure = f"it cannot be served: {application.message.strip()[-_LONGEST_REASON:]}"
+                # wakes `serve run`, which then takes down what it has started
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    def _is_listening(self) -> bool:
+        """Serve's proxy, which comes after its controller: before that there is nobody to ask."""
+        host = "127.0.0.1" if self._deployment.host in ("0.0.0.0", "::") else self._deployment.host
+        try:
+            with socket.create_connection((host, self._deployment.port), timeout=_CONNECT_TIMEOUT_S):
+                return True
+        except OSError:
+            return False

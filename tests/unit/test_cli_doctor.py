@@ -1,0 +1,173 @@
+"""`goose doctor`: each thing that can be missing is told, with its remedy and the exit status."""
+
+import json
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from packaging.requirements import Requirement
+
+from goose_ray.cli.checks import software
+from goose_ray.cli.checks.finding import Finding, Verdict, worst
+from goose_ray.cli.checks.machine import check_cache, check_memory, check_port
+from goose_ray.cli.checks.ray_cluster import check_ray, cluster_to_join
+from goose_ray.cli.main import main
+from goose_ray.config import EngineConfig, GooseConfig
+
+SUBJECTS = ["python", "packages: serve", "packages: tensor-parallel", "compiler", "gpus", "ray"]
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ray's temporary folder, in which nothing names a cluster."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    return tmp_path / "ray"
+
+
+@pytest.fixture
+def listening() -> Iterator[int]:
+    with socket.socket() as listener:
+        # Ray takes this machine's own address for localhost's
+        listener.bind(("0.0.0.0", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        free: int = probe.getsockname()[1]
+    return free
+
+
+def doctor(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["doctor", *map(str, arguments)])
+
+
+def checks(result: Result) -> dict[str, dict[str, str]]:
+    report: dict[str, Any] = json.loads(result.stdout)
+    assert report["object"] == "goose.doctor"
+    return {check["subject"]: check for check in report["checks"]}
+
+
+def test_where_all_is_well_nothing_fails(port: int) -> None:
+    result = doctor("--port", port, "--json")
+    found = checks(result)
+    assert list(found)[:6] == SUBJECTS
+    assert list(found)[6:] == [f"port {port}", "cache", "model", "memory", "/dev/shm"]
+    assert result.exit_code == 0, found
+    assert found["packages: serve"]["verdict"] == "ok"
+
+
+def test_a_line_each_for_people_and_the_remedy_below(port: int, listening: int) -> None:
+    result = doctor("--port", listening)
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if line.startswith(f"fail  port {listening}")]
+    assert "→ stop it, or take another port" in lines[at + 1]
+    assert any(line.startswith("ok    python") for line in lines)
+
+
+def test_the_worst_finding_counts() -> None:
+    ok, warn, fail = (Finding("x", verdict, "") for verdict in (Verdict.OK, Verdict.WARN, Verdict.FAIL))
+    assert worst([]) is worst([ok]) is Verdict.OK
+    assert worst([ok, warn]) is Verdict.WARN
+    assert worst([fail, warn, ok]) is Verdict.FAIL
+
+
+def test_a_cluster_that_died_is_named_with_its_file(no_cluster: Path, port: int) -> None:
+    file = no_cluster / "ray_current_cluster"
+    file.write_text(f"127.0.0.1:{port}")
+    found = check_ray()
+    assert found.verdict is Verdict.FAIL
+    assert f"rm {file}" in found.remedy
+
+
+def test_a_cluster_that_answers_is_joined(no_cluster: Path, listening: int) -> None:
+    (no_cluster / "ray_current_cluster").write_text(f"127.0.0.1:{listening}")
+    cluster = cluster_to_join()
+    assert cluster is not None
+    assert cluster.answers
+    found = check_ray()
+    assert found.verdict is Verdict.OK
+    assert f"joins the cluster at {cluster.address}" in found.found
+    assert cluster.address.endswith(f":{listening}")
+
+
+def test_without_a_cluster_one_is_started() -> None:
+    assert cluster_to_join() is None
+    assert "starts its own" in check_ray().found
+
+
+def test_a_taken_port_may_be_the_cluster_s_own(listening: int) -> None:
+    assert check_port("127.0.0.1", listening, joins_cluster=False).verdict is Verdict.FAIL
+    assert check_port("0.0.0.0", listening, joins_cluster=True).verdict is Verdict.WARN
+
+
+def test_a_pool_that_has_no_room_is_told_what_has(tmp_path: Path) -> None:
+    too_large = GooseConfig(engine=EngineConfig(kv_cache_tokens=10**9))
+    found = check_memory(too_large)
+    if "unknown" in found.found:
+        pytest.skip("the embedded model is not here: goose model pull")
+    assert found.verdict is Verdict.FAIL
+    tokens = int(found.remedy.rsplit(" ", 1)[1])
+    assert 64 <= tokens < 10**9
+    # What is free changes while others work here; nine tenths of it stay.
+    fitting = GooseConfig(engine=EngineConfig(kv_cache_tokens=max(64, tokens * 9 // 10)))
+    assert check_memory(fitting).verdict is Verdict.OK
+
+
+def test_a_cache_that_cannot_be_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GOOSE_CACHE", str(tmp_path / "file" / "cache"))
+    found = check_cache()
+    assert found.verdict is Verdict.FAIL
+    assert "GOOSE_CACHE" in found.remedy
+
+
+def test_packages_are_those_of_the_extra_in_its_versions() -> None:
+    names = {requirement.name for requirement in software._requirements("serve")}
+    assert {"numpy", "ray", "torch"} <= names
+    assert not {"deepspeed", "pytest"} & names
+    assert software._problem(Requirement("numpy>=1")) is None
+    assert "is not >=99" in (software._problem(Requirement("numpy>=99")) or "")
+    assert software._problem(Requirement("no-such-package")) == "no no-such-package"
+    assert software.check_packages("no-such-extra").verdict is Verdict.FAIL
+    assert software.check_packages("no-such-extra", needed=False).verdict is Verdict.WARN
+
+
+def test_a_compiler_is_needed_for_ranks_on_the_cpu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert shutil.which("no-such-compiler") is None
+    one = software.check_compiler(GooseConfig())
+    assert (one.verdict, "no-such-compiler" in one.found) == (Verdict.WARN, True)
+    assert software.check_compiler(GooseConfig(tensor_parallel_size=2, device="cpu")).verdict is Verdict.FAIL
+
+
+def test_cuda_that_is_wanted_and_not_there_fails() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert software.check_gpus(GooseConfig()).verdict is not Verdict.FAIL
+    assert software.check_gpus(GooseConfig(device="cuda")).verdict is Verdict.FAIL
+
+
+def test_a_deployment_of_one_s_own_is_looked_at(tmp_path: Path, port: int) -> None:
+    file = tmp_path / "mine.yaml"
+    args = {"model": "someone/has-never-been-here"}
+    application = {"name": "mine", "import_path": "goose_ray.app:build_app", "args": args}
+    file.write_text(yaml.safe_dump({"http_options": {"port": port}, "applications": [application]}))
+    found = checks(doctor("--config", file, "--json"))
+    assert found["model"]["verdict"] == "warn"
+    assert "goose model pull someone/has-never-been-here" in found["model"]["remedy"]
+    assert f"port {port}" in found

@@ -1,0 +1,198 @@
+"""`goose serve` up to where Serve takes over: what would be served, and what is refused at once."""
+
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from ray.serve.schema import ServeDeploySchema
+
+from goose_ray.cli.deployment_file import DeploymentFile, shipped_deployments
+from goose_ray.cli.main import main
+from goose_ray.config import GooseConfig
+
+DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
+
+
+def serve(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["serve", *map(str, arguments)])
+
+
+def printed(*arguments: object) -> dict[str, Any]:
+    result = serve(*arguments, "--print-config")
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = yaml.safe_load(result.stdout)
+    return document
+
+
+def args_of(document: dict[str, Any]) -> dict[str, Any]:
+    (application,) = document["applications"]
+    args: dict[str, Any] = application["args"]
+    return args
+
+
+def goose_server(document: dict[str, Any]) -> dict[str, Any]:
+    (application,) = document["applications"]
+    (server,) = [one for one in application["deployments"] if one["name"] == "GooseServer"]
+    found: dict[str, Any] = server
+    return found
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+@pytest.fixture
+def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ray's temporary folder, in which nothing names a cluster."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    return tmp_path / "ray"
+
+
+def test_without_options_it_is_the_file_that_comes_along() -> None:
+    assert printed() == yaml.safe_load((DEPLOYMENTS / "goose.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in DEPLOYMENTS.glob("*.yaml")))
+def test_every_deployment_is_served_by_name(name: str) -> None:
+    document = printed("--config", name)
+    assert document == yaml.safe_load((DEPLOYMENTS / f"{name}.yaml").read_text())
+    ServeDeploySchema.model_validate(document)
+    GooseConfig.from_args(args_of(document))
+
+
+def test_options_take_the_place_of_fields() -> None:
+    options: tuple[object, ...] = (
+        "--host",
+        "0.0.0.0",
+        "--port",
+        8123,
+        "--tensor-parallel-size",
+        2,
+        "--dtype",
+        "bfloat16",
+    )
+    options += ("--device", "cpu", "--served-model-name", "small", "--policy", "chain", "--budget", 8)
+    options += ("--max-model-len", 512, "--kv-cache-tokens", 4096, "--max-running-requests", 4)
+    document = printed("Qwen/Qwen3-0.6B", *options)
+    assert document["http_options"] == {"host": "0.0.0.0", "port": 8123}
+    config = GooseConfig.from_args(args_of(document))
+    assert (config.model, config.model_name, config.tensor_parallel_size) == ("Qwen/Qwen3-0.6B", "small", 2)
+    assert (config.dtype, config.device) == ("bfloat16", "cpu")
+    engine = config.engine
+    assert (engine.policy, engine.budget, engine.max_model_len) == ("chain", 8, 512)
+    assert (engine.kv_cache_tokens, engine.max_running_requests) == (4096, 4)
+    ServeDeploySchema.model_validate(document)
+
+
+def test_a_budget_may_be_automatic() -> None:
+    assert args_of(printed("--budget", "auto"))["engine"]["budget"] == "auto"
+
+
+def test_another_model_is_not_announced_by_the_name_of_the_file_s() -> None:
+    assert "served_model_name" not in args_of(printed("a/b", "--config", "qwen3-32b"))
+    assert args_of(printed("Qwen/Qwen3-32B", "--config", "qwen3-32b"))["served_model_name"] == "qwen3-32b"
+
+
+def test_a_number_of_replicas_ends_autoscaling() -> None:
+    document = printed("--replicas", 1)
+    server = goose_server(document)
+    assert server["num_replicas"] == 1
+    assert "autoscaling_config" not in server
+    # the one replica gets the whole machine
+    assert args_of(document)["replicas_per_node"] == 1
+
+
+def test_two_numbers_of_replicas_are_autoscaling_s_bounds() -> None:
+    server = goose_server(printed("--replicas", "2:5"))
+    assert "num_replicas" not in server
+    assert (server["autoscaling_config"]["min_replicas"], server["autoscaling_config"]["max_replicas"]) == (2, 5)
+    before = goose_server(printed())["autoscaling_config"]
+    assert server["autoscaling_config"]["target_ongoing_requests"] == before["target_ongoing_requests"]
+
+
+@pytest.mark.parametrize("wrong", ["0", "x", "3:2", "1:", "-1"])
+def test_other_numbers_of_replicas_are_a_wrong_command_line(wrong: str) -> None:
+    assert serve(f"--replicas={wrong}", "--print-config").exit_code == 2
+
+
+def test_a_model_on_the_command_line_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOSE_MODEL", "x/from-environment")
+    assert DeploymentFile().config.model == "x/from-environment"
+    assert args_of(printed("a/b"))["model"] == "a/b"
+    assert DeploymentFile().config.model == "smollm2-135m-instruct"
+
+
+def test_a_wrong_value_is_refused_by_its_field() -> None:
+    result = serve("--policy", "swan", "--print-config")
+    assert result.exit_code == 1
+    assert "engine.policy" in result.stderr
+    assert "swan" in result.stderr
+
+
+def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("applications: [{name: x, import_path: other:app}]")
+    for named in (other, "no-such-file"):
+        result = serve("--config", named, "--print-config")
+        assert result.exit_code == 1
+        assert str(named) in result.stderr
+
+
+def test_a_cluster_that_died_is_named_with_the_remedy(no_cluster: Path, free_port: int) -> None:
+    address_file = no_cluster / "ray_current_cluster"
+    address_file.write_text(f"127.0.0.1:{free_port}")
+    result = serve()
+    assert result.exit_code == 1
+    assert re.search(rf"nobody answers at \S+:{free_port}, which {address_file} names", result.stderr)
+    assert f"rm {address_file}" in result.stderr
+
+
+def test_a_dead_cluster_of_the_environment_is_named_too(
+    no_cluster: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port}")
+    result = serve()
+    assert result.exit_code == 1
+    assert "which RAY_ADDRESS names" in result.stderr
+
+
+def test_a_port_that_somebody_listens_on_is_refused(no_cluster: Path, taken_port: int) -> None:
+    result = serve("--port", taken_port)
+    assert result.exit_code == 1
+    assert f"127.0.0.1:{taken_port}" in result.stderr
+    assert "--port" in result.stderr
+
+
+def test_a_model_that_is_none_is_refused_before_ray_starts(no_cluster: Path, free_port: int) -> None:
+    result = serve("nonsense", "--port", free_port)
+    assert result.exit_code == 1
+    assert "there is no model 'nonsense'" in result.stderr
+
+
+def test_deployments_come_along_in_a_wheel() -> None:
+    """Where the build puts them is where they are looked for."""
+    import tomllib
+
+    project = tomllib.loads((DEPLOYMENTS.parent / "pyproject.toml").read_text())
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert included == {"deployments": "goose_ray/deployments"}
+    assert set(shipped_deployments()) == {path.stem for path in DEPLOYMENTS.glob("*.yaml")}
