@@ -19,13 +19,14 @@ from typing import Any
 import ray
 from ray import serve
 from ray.serve import Application
-from ray.serve.config import DeploymentActorConfig
+from ray.serve.config import DeploymentActorConfig, RequestRouterConfig
 
 from goose_ray.api.ingress import OpenAIIngress
 from goose_ray.assembly import check_model_fits
 from goose_ray.config import GooseConfig
 from goose_ray.placement import gang_device, gang_placement
 from goose_ray.replica import GooseServer
+from goose_ray.routing.prompt_key import blocks_of
 from goose_ray.telemetry.acceptance_aggregator import AGGREGATOR_NAME, AcceptanceAggregator
 
 __all__ = ["build_app"]
@@ -48,6 +49,8 @@ _SERVER_LIMITS: dict[str, Any] = {
     # the ingress logs every request; a line more for each call behind it says nothing new
     "logging_config": {"enable_access_log": False},
 }
+# Serve imports it by this name.
+_PREFIX_ROUTER = "goose_ray.routing.request_router.PrefixRequestRouter"
 
 
 def build_app(args: dict[str, Any]) -> Application:
@@ -71,8 +74,23 @@ def build_app(args: dict[str, Any]) -> Application:
         },
         actor_options={"num_cpus": 0},
     )
-    server = serve.deployment(GooseServer).options(deployment_actors=[aggregator], **_SERVER_LIMITS, **placement)
+    server = serve.deployment(GooseServer).options(
+        deployment_actors=[aggregator], **_SERVER_LIMITS, **_router(config), **placement
+    )
     ingress = serve.deployment(serve.ingress()(OpenAIIngress)).options(
         ray_actor_options={"num_cpus": 0}, **_INGRESS_LIMITS
     )
     return ingress.bind(server.bind(config), config)
+
+
+def _router(config: GooseConfig) -> dict[str, Any]:
+    """Options of the deployment: Serve's default is the power of two choices."""
+    if config.router == "power_of_two":
+        return {}
+    # as much as a replica's prefix cache holds
+    remembered = {"blocks_per_replica": blocks_of(config.engine.kv_cache_tokens)}
+    return {
+        "request_router_config": RequestRouterConfig(
+            request_router_class=_PREFIX_ROUTER, request_router_kwargs=remembered
+        )
+    }
