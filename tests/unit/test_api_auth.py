@@ -100,7 +100,7 @@ class TestGate:
         headers = [("Authorization", f"Bearer {ALICE}"), ("Authorization", f"Bearer {BOB}")]
         assert ask(KeyRing(key_file(tmp_path)), "GET", "/v1/models", headers).status_code == 401  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("key", [ALICE, BOB])
+    @pytest.mark.parametrize("key", [ALICE, BOB], ids=["alice", "bob"])
     def test_a_key_opens_what_there_is(self, tmp_path: Path, key: str) -> None:
         keys = KeyRing(key_file(tmp_path))
         for path in ("/v1/models", "/metrics", "/dashboard", "/v1/goose/live"):
