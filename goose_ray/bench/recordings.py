@@ -16,7 +16,15 @@ from goose.replay import Recording
 from goose_ray.bench.repetition import is_repetitive
 from goose_ray.errors import ConfigError
 
-__all__ = ["Benchmark", "RecordedReply", "benchmark_of_name", "is_session", "read_benchmarks", "read_recordings"]
+__all__ = [
+    "Benchmark",
+    "RecordedReply",
+    "benchmark_of_name",
+    "is_session",
+    "read_benchmarks",
+    "read_recordings",
+    "replies_of",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,6 +94,15 @@ def read_benchmarks(paths: Sequence[Path], *, seed: int) -> list[Benchmark]:
         name = recording.benchmark or benchmark_of_name(recording.name)
         groups.setdefault(f"{path.parent.name}/{name}" if clash else name, []).append(recording)
     return [_benchmark(name, groups[name], seed) for name in sorted(groups)]
+
+
+def replies_of(benchmarks: Sequence[Benchmark], prefixes: Sequence[str], option: str) -> list[Recording]:
+    """Of the benchmarks whose names begin so. Raises ConfigError, naming the option, if there are none."""
+    found = [reply.recording for one in benchmarks if one.name.startswith(tuple(prefixes)) for reply in one.replies]
+    if not found:
+        names = ", ".join(one.name for one in benchmarks)
+        raise ConfigError(f"{option}: no benchmark begins with {' or '.join(prefixes)}; there are: {names}")
+    return found
 
 
 def _benchmark(name: str, recordings: Sequence[Recording], seed: int) -> Benchmark:
