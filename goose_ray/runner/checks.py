@@ -15,8 +15,8 @@ class BatchChecker:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._spec = spec
-        # Scratch by slot. `_written` is false between calls.
-        self._written = np.zeros(spec.num_slots, dtype=np.bool_)
+        # Scratch by slot. `_named` is false between calls.
+        self._named = np.zeros(spec.num_slots, dtype=np.bool_)
         self._place = np.zeros(spec.num_slots, dtype=np.int64)
 
     def check(self, batch: StepBatch) -> None:
@@ -40,29 +40,33 @@ class BatchChecker:
             row = sequence.row_end
         if row != num_rows:
             raise ValueError(f"the sequences have {row} rows, the arrays {num_rows}")
-        self._written[batch.slots] = True
+        self._named[batch.slots] = True
         try:
-            if np.count_nonzero(self._written) != num_rows:
+            if np.count_nonzero(self._named) != num_rows:
                 raise ValueError("slots name a slot twice")
-            if not (self._contexts_are_sound(batch.sequences) and _rows_are_sound(batch)):
+            if not (self._contexts_are_sound(batch.sequences, num_rows) and _rows_are_sound(batch)):
                 for sequence in batch.sequences:
                     self._check_sequence(batch, sequence)
         finally:
-            self._written[batch.slots] = False
+            self._named[batch.slots] = False
 
-    def _contexts_are_sound(self, sequences: Sequence[SequenceStep]) -> bool:
-        """Whether `_check_sequence` would find no fault in the contexts; of such as share slots it does not tell."""
+    def _contexts_are_sound(self, sequences: Sequence[SequenceStep], num_rows: int) -> bool:
+        """Whether `_check_sequence` would find no fault in the contexts; of such as share slots it does not tell. The
+        slots of the `num_rows` rows are marked as named.
+        """
         contexts = [sequence.context_slots for sequence in sequences]
         if any(context.dtype != np.int64 or context.ndim != 1 for context in contexts):
             return False
         slots = np.concatenate(contexts)
         if not len(slots):
             return True
-        if int(slots.min()) < 0 or int(slots.max()) >= self._spec.num_slots or self._written[slots].any():
+        if int(slots.min()) < 0 or int(slots.max()) >= self._spec.num_slots:
             return False
-        order = np.arange(len(slots))
-        self._place[slots] = order
-        return bool((self._place[slots] == order).all())
+        before = self._named[slots]
+        self._named[slots] = True
+        num_named = np.count_nonzero(self._named)
+        self._named[slots] = before
+        return bool(num_named == num_rows + len(slots))
 
     def _check_sequence(self, batch: StepBatch, sequence: SequenceStep) -> None:
         who = f"request {sequence.request_id}: "
@@ -70,7 +74,7 @@ class BatchChecker:
         _check_indices(who + "context_slots", context, len(context))
         if len(context):
             _check_range(who + "context_slots", context, self._spec.num_slots)
-            if self._written[context].any():
+            if self._named[context].any():
                 raise ValueError(f"{who}a row's slot is one of the context's")
             order = np.arange(len(context))
             self._place[context] = order

@@ -19,66 +19,89 @@ __all__ = ["KeyLayout", "ancestors"]
 class KeyLayout:
     """Of S sequences without a window. A sequence's keys are its context's, then those of its own rows."""
 
-    # [sum of keys] int64: slots; sequence i has those from `starts[i]` to `starts[i + 1]`
-    slots: IntArray
-    starts: Sequence[int]
     # the run of the pool that sequence i reads in place, the slots of others in it masked; None: its keys are gathered
     runs: Sequence[slice | None]
-    # [sum of rows * columns] float32, additive; sequence i has a mask [rows, columns] from `mask_starts[i]` on
+    # [sum of gathered keys] int64: slots; of sequence i those from `starts[i]` to `starts[i + 1]`, none if it has a run
+    slots: IntArray
+    starts: Sequence[int]
+    # [sum of rows * columns] float32, additive: of each sequence a mask [rows, columns]
     masks: FloatArray
-    mask_starts: Sequence[int]
     # length of the run, or number of keys
     num_columns: Sequence[int]
 
     @classmethod
     def of(cls, batch: StepBatch, *, max_span_ratio: float) -> "KeyLayout":
         """A run is read in place if it is at most `max_span_ratio` times as long as the keys are many."""
+        contexts = [step.context_slots for step in batch.sequences]
+        num_context = np.array([len(context) for context in contexts])
         first_rows = np.array([step.row_start for step in batch.sequences])
-        counts = np.array([step.row_end for step in batch.sequences]) - first_rows
-        num_context = np.array([len(step.context_slots) for step in batch.sequences])
-        num_keys = num_context + counts
-        starts = np.concatenate(([0], np.cumsum(num_keys)))
-        # Per row: its place among the keys, and within its sequence.
-        rows = np.arange(batch.num_rows)
-        own = rows + np.repeat(starts[:-1] + num_context - first_rows, counts)
-        is_own = np.zeros(starts[-1], dtype=np.bool_)
-        is_own[own] = True
-        slots = np.empty(starts[-1], dtype=np.int64)
-        slots[own] = batch.slots
-        slots[~is_own] = np.concatenate([step.context_slots for step in batch.sequences])
-
-        lowest = np.minimum.reduceat(slots, starts[:-1])
-        spans = np.maximum.reduceat(slots, starts[:-1]) + 1 - lowest
+        counts = np.diff(first_rows, append=batch.num_rows)
+        of_contexts = np.concatenate(contexts)
+        lowest, highest = _extremes(batch.slots, first_rows, of_contexts, num_context)
+        spans, num_keys = highest + 1 - lowest, num_context + counts
         in_place = spans <= num_keys * max_span_ratio
         num_columns = np.where(in_place, spans, num_keys)
-        origins = np.where(in_place, lowest, starts[:-1])
-        columns = np.where(np.repeat(in_place, num_keys), slots, np.arange(starts[-1])) - np.repeat(origins, num_keys)
 
-        # What every row of a sequence sees, once for each sequence; then once for each row, with its own keys.
+        # What every row of a sequence sees, once for each sequence.
         line_starts = np.cumsum(num_columns) - num_columns
         lines = np.full(int(num_columns.sum()), -np.inf, dtype=np.float32)
-        lines[(columns + np.repeat(line_starts, num_keys))[~is_own]] = 0.0
-        mask_starts = np.concatenate(([0], np.cumsum(counts * num_columns)))
-        masks = np.empty(mask_starts[-1], dtype=np.float32)
-        ends, widths, places = mask_starts.tolist(), num_columns.tolist(), line_starts.tolist()
-        for i, width in enumerate(widths):
-            masks[ends[i] : ends[i + 1]].reshape(-1, width)[:] = lines[places[i] : places[i] + width]
-        row_starts = np.repeat(mask_starts[:-1] - first_rows * num_columns, counts) + rows * np.repeat(
-            num_columns, counts
+        shifts, others = line_starts - lowest, np.flatnonzero(~in_place).tolist()
+        widths, places = num_columns.tolist(), line_starts.tolist()
+        if not others:
+            lines[of_contexts + np.repeat(shifts, num_context)] = 0.0
+        else:
+            placed = np.repeat(in_place, num_context)
+            lines[of_contexts[placed] + np.repeat(shifts, np.where(in_place, num_context, 0))] = 0.0
+            for i in others:
+                lines[places[i] : places[i] + len(contexts[i])] = 0.0
+        # Then once for each row, with its own keys.
+        mask_sizes = counts * num_columns
+        mask_starts = np.cumsum(mask_sizes) - mask_sizes
+        masks = np.empty(int(mask_sizes.sum()), dtype=np.float32)
+        start = 0
+        for size, width, place in zip(mask_sizes.tolist(), widths, places, strict=True):
+            masks[start : start + size].reshape(-1, width)[:] = lines[place : place + width]
+            start += size
+        rows = np.arange(batch.num_rows)
+        columns = np.where(
+            np.repeat(in_place, counts),
+            batch.slots - np.repeat(lowest, counts),
+            rows + np.repeat(num_context - first_rows, counts),
         )
+        row_starts = np.repeat(mask_starts - first_rows * num_columns, counts) + rows * np.repeat(num_columns, counts)
         seeing, seen = ancestors(batch.parents).nonzero()
-        masks[row_starts[seeing] + columns[own[seen]]] = 0.0
+        masks[row_starts[seeing] + columns[seen]] = 0.0
+
+        gathered = [
+            np.concatenate((contexts[i], batch.slots[step.row_start : step.row_end]))
+            for i, step in enumerate(batch.sequences)
+            if i in others
+        ]
         return cls(
-            slots=slots,
-            starts=starts.tolist(),
             runs=[
                 slice(low, low + width) if placed else None
                 for low, width, placed in zip(lowest.tolist(), widths, in_place.tolist(), strict=True)
             ],
+            slots=np.concatenate(gathered) if gathered else of_contexts[:0],
+            starts=[0, *np.cumsum(np.where(in_place, 0, num_keys)).tolist()],
             masks=masks,
-            mask_starts=ends,
             num_columns=widths,
         )
+
+
+def _extremes(
+    row_slots: IntArray, first_rows: IntArray, context_slots: IntArray, num_context: IntArray
+) -> tuple[IntArray, IntArray]:
+    """[num_sequences] each: the lowest and the highest slot of every sequence, its rows' and its context's."""
+    lowest = np.minimum.reduceat(row_slots, first_rows)
+    highest = np.maximum.reduceat(row_slots, first_rows)
+    # Where a sequence without context stands, `reduceat` would take another's.
+    some = num_context.nonzero()[0]
+    if len(some):
+        starts = (np.cumsum(num_context) - num_context)[some]
+        lowest[some] = np.minimum(lowest[some], np.minimum.reduceat(context_slots, starts))
+        highest[some] = np.maximum(highest[some], np.maximum.reduceat(context_slots, starts))
+    return lowest, highest
 
 
 def ancestors(parents: IntArray) -> BoolArray:

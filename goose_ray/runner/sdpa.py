@@ -140,16 +140,18 @@ class SdpaStep:
         """As `_plan` without a window, for all sequences in one go."""
         layout = KeyLayout.of(self._batch, max_span_ratio=self._max_span_ratio)
         slots, masks = self._to_device(layout.slots), self._to_device(layout.masks).to(self._dtype)
+        counts = [sequence.row_end - sequence.row_start for sequence in self._batch.sequences]
+        of_each = masks.split_with_sizes([r * c for r, c in zip(counts, layout.num_columns, strict=True)])
         for i, sequence in enumerate(self._batch.sequences):
-            rows = slice(sequence.row_start, sequence.row_end)
-            num_rows, num_keys = sequence.row_end - sequence.row_start, layout.starts[i + 1] - layout.starts[i]
+            rows, num_rows = slice(sequence.row_start, sequence.row_end), counts[i]
+            num_keys = len(sequence.context_slots) + num_rows
             if num_keys == sequence.num_chain:
                 yield _SequencePlan(rows, None, None, causal=num_rows > 1)
                 continue
             keys = layout.runs[i] or slots[layout.starts[i] : layout.starts[i + 1]]
             mask = None
             if num_rows > 1 or layout.num_columns[i] > num_keys:
-                mask = masks[layout.mask_starts[i] : layout.mask_starts[i + 1]].view(1, 1, num_rows, -1)
+                mask = of_each[i].view(1, 1, num_rows, -1)
             yield _SequencePlan(rows, keys, mask, causal=False)
 
     def _plan(self, sequence: SequenceStep, window: int | None) -> _SequencePlan:

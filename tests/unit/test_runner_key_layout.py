@@ -82,14 +82,17 @@ def test_a_batch_is_laid_out_as_its_sequences_alone(ratio: float) -> None:
     for _ in range(200):
         batch = _random_batch(rng)
         layout = KeyLayout.of(batch, max_span_ratio=ratio)
+        masks = layout.masks
         for i, step in enumerate(batch.sequences):
             run, slots, mask = _alone(batch, step, ratio)
             assert layout.runs[i] == run
-            assert (layout.slots[layout.starts[i] : layout.starts[i + 1]] == slots).all()
+            gathered = layout.slots[layout.starts[i] : layout.starts[i + 1]]
+            assert gathered.tolist() == ([] if run else slots.tolist())
             assert layout.num_columns[i] == mask.shape[1]
-            found = layout.masks[layout.mask_starts[i] : layout.mask_starts[i + 1]].reshape(mask.shape)
+            found, masks = masks[: mask.size].reshape(mask.shape), masks[mask.size :]
             assert (found == mask).all()
             kinds.add((run is None, len(step.context_slots) > 0, step.tree is None))
+        assert not len(masks)
     assert len(kinds) == (8 if ratio else 4)
 
 
