@@ -7,6 +7,7 @@ once there are no others.
 Knows neither sequences nor the tensors behind the slots.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,17 +79,38 @@ class SlotAllocator:
         self._reserved[region.start : region.end] = False
 
     def allocate(self, count: int, region: Region | None = None) -> IntArray:
-        """[count] int64: slots that are the caller's until it frees them, the lowest free ones of the region first,
-        then such as are in no region, those behind it before those below it. Raises RuntimeError if too few are free.
+        """[count] int64: `allocate_all` for one."""
+        return self.allocate_all([(count, region)])
+
+    def allocate_all(self, wanted: Sequence[tuple[int, Region | None]]) -> IntArray:
+        """[sum of counts] int64: slots that are the caller's until it frees them, for one after the other the lowest
+        free ones of its region, then such as are in no region, those behind it before those below it.
+
+        Raises RuntimeError, changing nothing, if too few are free.
         """
-        if count > self._num_free:
-            raise RuntimeError(f"{count} KV slots asked for, {self._num_free} of {self.num_slots} are free")
-        start, end = (region.start, region.end) if region is not None else (0, 0)
-        slots = start + np.flatnonzero(self._free[start:end])[:count]
-        if len(slots) < count:
-            slots = np.concatenate((slots, self._elsewhere(count - len(slots), start, end)))
+        total = sum(count for count, _ in wanted)
+        if total > self._num_free:
+            raise RuntimeError(f"{total} KV slots asked for, {self._num_free} of {self.num_slots} are free")
+        parts: list[IntArray] = []
+        short: list[tuple[int, int]] = []
+        for index, (count, region) in enumerate(wanted):
+            start, end = (region.start, region.end) if region is not None else (0, 0)
+            slots = self._free[start:end].nonzero()[0][:count]
+            slots += start
+            parts.append(slots)
+            if len(slots) < count:
+                short.append((index, count - len(slots)))
+        # Regions do not overlap, so what each has given was nobody else's.
+        slots = np.concatenate(parts)
         self._free[slots] = False
-        self._num_free -= count
+        if short:
+            for index, missing in short:
+                region = wanted[index][1]
+                more = self._elsewhere(missing, *((region.start, region.end) if region is not None else (0, 0)))
+                self._free[more] = False
+                parts[index] = np.concatenate((parts[index], more))
+            slots = np.concatenate(parts)
+        self._num_free -= total
         return slots
 
     def free(self, slots: IntArray) -> None:

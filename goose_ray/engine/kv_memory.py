@@ -10,8 +10,6 @@ enter; rejected nodes' slots never come here but to be freed.
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from goose.tree import IntArray
 from goose_ray.engine.kv_cache import Region, SlotAllocator
 from goose_ray.engine.prefix_cache import PrefixCache, common_length
@@ -63,7 +61,7 @@ class KVMemory:
         missing = sum(count for _, count in wanted) - self._allocator.num_free
         if self._cache is not None and missing > 0:
             self._cache.evict(missing)
-        return np.concatenate([self._allocator.allocate(count, sequence.region) for sequence, count in wanted])
+        return self._allocator.allocate_all([(count, sequence.region) for sequence, count in wanted])
 
     def free(self, slots: IntArray) -> None:
         """Gives back slots that `allocate` gave and that no sequence has in its context."""

@@ -25,6 +25,23 @@ def test_a_fresh_pool_is_handed_out_in_order_and_holes_are_filled_first() -> Non
     assert allocator.allocate(3).tolist() == [1, 2, 4]
 
 
+def test_each_of_many_has_its_region_first_and_what_is_left_over_then() -> None:
+    allocator = SlotAllocator(12)
+    first, second = allocator.open_region(3), allocator.open_region(4)
+    slots = allocator.allocate_all([(5, first), (3, second), (2, None)]).tolist()
+    # Of the second region one slot is free, which is anybody's once there are no others.
+    assert [slots[:5], slots[5:8], slots[8:]] == [[0, 1, 2, 7, 8], [3, 4, 5], [9, 10]]
+    allocator.check_integrity()
+    assert sorted(allocator.allocate_all([(0, first), (2, None)]).tolist()) == [6, 11]
+
+
+def test_too_many_for_all_together_take_nothing() -> None:
+    allocator = SlotAllocator(8)
+    with pytest.raises(RuntimeError, match="9 KV slots asked for, 8 of 8 are free"):
+        allocator.allocate_all([(4, None), (5, None)])
+    assert allocator.num_free == 8
+
+
 def test_more_than_is_free_is_refused_with_the_numbers() -> None:
     allocator = SlotAllocator(4)
     allocator.allocate(3)
