@@ -135,7 +135,7 @@ class AnisotropicPolicy:
         if step_seconds is not None and is_timed.any():
             trust = self._time.trust
             cut = cut_trees(trees, is_timed, step_seconds, max_nodes, trust=trust)
-            self._time.observe(cut.tokens, cut.seconds)
+            self._time.observe(cut.tokens, cut.seconds, full_at=cut.full_at / trust)
             self._expected = (cut.tokens - len(trees)) / trust
             trees = cut.trees
         return trees
