@@ -19,6 +19,7 @@ from goose_ray.bench.stage_clocks import Place, stage_clocks
 from goose_ray.bench.traffic import MarkovTarget
 from goose_ray.config import EngineConfig
 from goose_ray.engine import engine as engine_module
+from goose_ray.engine import step_commit
 from goose_ray.engine.delivery import OutputStream
 from goose_ray.engine.drafting import Drafting
 from goose_ray.engine.engine import Engine
@@ -178,7 +179,7 @@ def _stages() -> dict[str, list[Place]]:
         "cost": [(StepCost, "seconds"), (StepCost, "observe")],
         "draft": [(Drafting, "propose")],
         "batch": [(engine_module, "build_batch"), (engine_module, "row_counts")],
-        "slots": [(KVMemory, "allocate"), (KVMemory, "free"), (engine_module, "kept_rows")],
+        "slots": [(KVMemory, "allocate"), (KVMemory, "free"), (step_commit, "kept_rows")],
         "check": [(BatchChecker, "check")],
         "attention": [(SdpaStep, "__init__"), (SdpaStep, "plans")],
         "model": [(ScriptedRunner, "hidden_states"), (ScriptedRunner, "logits")],
@@ -186,7 +187,7 @@ def _stages() -> dict[str, list[Place]]:
         "walk": [(scripted_runner, "verify_trees"), (scripted_runner, "path_logprobs")],
         "deliver": [(OutputStream, "push")],
         "commit": [(SequenceState, "computed"), (SequenceState, "commit")],
-        "observe": [(Drafting, "observe"), (engine_module, "harvest_of")],
+        "observe": [(Drafting, "observe"), (step_commit, "harvest_of")],
         "report": [(SequenceState, "report")],
         "statistics": [
             (StatsRecorder, "record_admission"),

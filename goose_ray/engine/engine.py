@@ -8,31 +8,28 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
 from goose.calibration import AcceptanceTable
 from goose.cost import CostModel
-from goose.observation import TreeOutcome
 from goose.speculator import AUTOMATIC_NODES
 from goose.tree import TokenTree
 from goose_ray.config import EngineConfig
-from goose_ray.engine.admission import AdmissionRules
-from goose_ray.engine.batch import build_batch, harvest_of, kept_rows, row_counts
-from goose_ray.engine.delivery import Delivery, OutputStream
+from goose_ray.engine.batch import build_batch, row_counts
+from goose_ray.engine.delivery import Delivery
 from goose_ray.engine.drafting import BatchSpeculator, Drafting
-from goose_ray.engine.grammar import Grammar, GrammarState
+from goose_ray.engine.grammar import Grammar
 from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.grammar_drafting import GrammarDrafting
 from goose_ray.engine.grammar_vocabulary import MaskArray
+from goose_ray.engine.intake import Intake
 from goose_ray.engine.kv_memory import KVMemory
 from goose_ray.engine.learning import Learning
-from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.request import FinishReason, GenerationRequest, RequestOutput
 from goose_ray.engine.scheduler import Schedule, Scheduler
 from goose_ray.engine.sequence import SequenceState
 from goose_ray.engine.stats import EngineStats, add_sources
 from goose_ray.engine.stats_recorder import StatsRecorder
 from goose_ray.engine.step import ModelRunner, ModelSpec, StepBatch, StepOutput
+from goose_ray.engine.step_commit import commit_step
 from goose_ray.engine.step_cost import StepCost
 from goose_ray.engine.step_delivery import ABORTED, deliver_step
 from goose_ray.engine.tokenizer import Tokenizer
@@ -75,16 +72,10 @@ class Engine:
         self._cost = StepCost(cost)
         self._clock = clock
         spec = runner.spec
-        self._admission = AdmissionRules(
-            policies=speculator.policies,
-            vocab_size=spec.vocab_size,
-            max_model_len=min(spec.max_model_len, config.max_model_len or spec.max_model_len),
-            num_slots=spec.num_slots,
-        )
+        self._intake = Intake(spec, tokenizer, policies=speculator.policies, max_model_len=config.max_model_len)
         self._drafting = Drafting(speculator, spec.vocab_size)
         self.learning = Learning(speculator)
         self._grammar_drafting = GrammarDrafting.of(config)
-        self.grammars = GrammarCompiler(tokenizer, vocab_size=spec.vocab_size, eos_token_ids=spec.eos_token_ids)
         self._memory = KVMemory(spec.num_slots, prefix_cache=config.prefix_cache)
         self._scheduler = Scheduler(
             self._memory,
@@ -116,7 +107,11 @@ class Engine:
         """Most tokens, prompt and max_tokens together, that a request may have: what model, configuration and KV pool
         all allow.
         """
-        return self._admission.max_request_tokens
+        return self._intake.max_request_tokens
+
+    @property
+    def grammars(self) -> GrammarCompiler:
+        return self._intake.grammars
 
     @property
     def has_work(self) -> bool:
@@ -162,26 +157,12 @@ class Engine:
         self._require_alive()
         if request.request_id in self._sequences:
             raise InvalidRequestError(f"request id {request.request_id!r} is in use", "request_id")
-        self._admission.check(request)
+        self._intake.check(request)
         max_requests = self._config.max_running_requests + self._config.max_waiting_requests
         if self._scheduler.num_requests >= max_requests:
             raise OverloadedError(f"the engine holds {max_requests} requests, as many as it may; try again later")
-        structured = request.sampling.structured
-        if structured is not None and grammar is None:
-            grammar = self.grammars.compile(structured)
-        output = OutputStream(
-            self._tokenizer,
-            request.sampling,
-            self.spec.eos_token_ids,
-            shown_token_ids=request.shown_token_ids,
-        )
-        sequence = SequenceState(
-            request,
-            output,
-            arrived_s=self._clock() if arrived_s is None else arrived_s,
-            logit_rules=LogitRules.of(request, output.rules.end_token_ids, self.spec.vocab_size),
-            grammar=None if grammar is None else GrammarState(grammar),
-        )
+        arrived_s = self._clock() if arrived_s is None else arrived_s
+        sequence = self._intake.sequence(request, arrived_s=arrived_s, grammar=grammar)
         self._sequences[request.request_id] = sequence
         self._scheduler.add(sequence)
 
@@ -212,13 +193,16 @@ class Engine:
     def _step(self) -> list[RequestOutput]:
         started_s = self._clock()
         schedule = self._schedule()
-        trees, masks = self._draft(schedule)
-        drafted_s = self._clock()
+        scheduled_s = self._clock()
+        may_draft = self._cost.may_draft
+        trees, masks = self._draft(schedule, may_draft=may_draft)
+        draft_s = self._clock() - scheduled_s
         batch = self._batch(schedule, trees, masks)
         result = self._runner.execute(batch)
         deliveries = deliver_step(schedule.sequences, batch, result)
         outputs = self._commit(schedule, batch, result, deliveries)
-        self._record(batch, result, deliveries, draft_s=drafted_s - started_s, step_s=self._clock() - started_s)
+        step_s = self._clock() - started_s
+        self._record(batch, result, deliveries, drafted=may_draft, draft_s=draft_s, step_s=step_s)
         return outputs
 
     def _schedule(self) -> Schedule:
@@ -226,18 +210,19 @@ class Engine:
         if not schedule.sequences:
             raise RuntimeError(f"nothing could be scheduled of {self._scheduler.num_requests} requests")
         self._stats.num_preemptions += len(schedule.preempted)
+        now_s = self._clock()
         for entry in schedule.sequences:
-            self._stats.record_admission(entry.sequence)
+            self._stats.record_admission(entry.sequence, now_s)
         return schedule
 
-    def _draft(self, schedule: Schedule) -> tuple[list[TokenTree | None], dict[str, MaskArray]]:
+    def _draft(self, schedule: Schedule, *, may_draft: bool) -> tuple[list[TokenTree | None], dict[str, MaskArray]]:
         for entry in schedule.sequences:
             self._drafting.start(entry.sequence)
         with_tree = [entry.sequence for entry in schedule.sequences if entry.has_tree]
         seconds = self._cost.seconds(schedule)
         max_nodes = schedule.max_draft_nodes
         num_reserved = self._grammar_drafting.num_reserved(with_tree, max_nodes)
-        proposed = self._drafting.propose(with_tree, max_nodes - num_reserved, seconds)
+        proposed = self._drafting.propose(with_tree, max_nodes - num_reserved, seconds, resting=not may_draft)
         constrained, masks = self._grammar_drafting.constrain(with_tree, proposed, max_nodes)
         trees = iter(constrained)
         return [next(trees) if entry.has_tree else None for entry in schedule.sequences], masks
@@ -259,30 +244,14 @@ class Engine:
     def _commit(
         self, schedule: Schedule, batch: StepBatch, result: StepOutput, deliveries: Sequence[Delivery | None]
     ) -> list[RequestOutput]:
-        keep = kept_rows(batch, result.paths)
-        self._memory.free(batch.slots[~keep])
-        harvest = None
-        if result.harvest is not None:
-            harvest = harvest_of(batch, schedule.sequences, result.harvest, keep)
-        # Nodes of a path ascend, so the kept slots are in position order.
-        kept_slots = batch.slots[keep]
-        ends = np.cumsum(keep)[[step.row_end - 1 for step in batch.sequences]].tolist()
-        advanced: list[tuple[SequenceState, Delivery]] = []
-        outcomes: list[TreeOutcome] = []
-        for entry, step, path, delivery, start, end in zip(
-            schedule.sequences, batch.sequences, result.paths, deliveries, [0, *ends[:-1]], ends, strict=True
-        ):
-            entry.sequence.computed(kept_slots[start:end])
-            if step.tree is not None and path is not None and delivery is not None:
-                outcomes.append(entry.sequence.commit(step.tree, path, delivery.num_committed))
-                advanced.append((entry.sequence, delivery))
-            if step.num_chain > 1:
-                self._memory.publish(entry.sequence)
-        counts = self._drafting.observe(outcomes, harvest)
-        self.tree_trace.observe(batch.step_id, outcomes)
+        committed = commit_step(schedule.sequences, batch, result, deliveries, self._memory)
+        counts = self._drafting.observe(committed.outcomes, committed.harvest)
+        self.tree_trace.observe(batch.step_id, committed.outcomes)
         now_s = self._clock()
         outputs = []
-        for (sequence, delivery), outcome, by_source in zip(advanced, outcomes, counts, strict=True):
+        for (sequence, delivery), outcome, by_source in zip(
+            committed.advanced, committed.outcomes, counts, strict=True
+        ):
             self._stats.record_tree(outcome.tree.num_draft_nodes, len(outcome.accepted_nodes), by_source)
             add_sources(sequence.by_source, by_source)
             self._stats.record_tokens(sequence, len(delivery.token_ids), now_s)
@@ -304,11 +273,14 @@ class Engine:
         result: StepOutput,
         deliveries: Sequence[Delivery | None],
         *,
+        drafted: bool,
         draft_s: float,
         step_s: float,
     ) -> None:
         num_committed = [0 if delivery is None else delivery.num_committed for delivery in deliveries]
-        predicted_s = self._cost.observe(batch, step_s)
+        predicted_s = self._cost.observe(
+            batch, step_s=step_s, draft_s=draft_s, drafted=drafted, num_committed=sum(num_committed)
+        )
         record = record_step(batch, result, num_committed, draft_s=draft_s, step_s=step_s, predicted_s=predicted_s)
         self.trace.append(record)
         self._stats.record_step(record)

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from goose.calibration import AcceptanceTable
@@ -19,14 +18,16 @@ from goose.tuning_counts import TuningCounts
 from goose_ray.engine.between_steps import CallsBetweenSteps
 from goose_ray.engine.engine import Engine
 from goose_ray.engine.grammar import Grammar
+from goose_ray.engine.grammar_workers import GrammarWorkers
 from goose_ray.engine.request import GenerationRequest, RequestOutput
+from goose_ray.engine.snapshots import EngineSnapshots
 from goose_ray.engine.stats import EngineStats
 from goose_ray.engine.step import ModelSpec
 from goose_ray.engine.stream import Stream, send
 from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.engine.trace import StepRecord
 from goose_ray.engine.tree_trace import TreeRecord
-from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
+from goose_ray.errors import EngineDeadError, GooseRayError
 
 if TYPE_CHECKING:
     from goose.anisotropic.calibration_file import CalibrationFile
@@ -34,12 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["EngineLoop"]
 
 _logger = logging.getLogger(__name__)
-
-# How old the published acceptance table may be while steps follow one another.
-_ACCEPTANCE_PERIOD_S = 0.5
-# Grammars compiled at once. More than one, so that one that takes long delays few.
-_COMPILERS = 2
-_COMPILE_TIMEOUT_S = 20.0
 
 
 class EngineLoop:
@@ -66,12 +61,8 @@ class EngineLoop:
         self._streams: dict[str, Stream] = {}
         self._death: BaseException | None = None
         self._step_started_s: float | None = None
-        self._compilers = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="goose-grammar")
-        # Snapshots: replaced whole by the engine's thread, read by others.
-        self._stats = engine.stats()
-        self._acceptance = engine.acceptance()
-        self._tuning_counts = engine.learning.counts()
-        self._acceptance_s = clock()
+        self._grammars = GrammarWorkers(engine.grammars)
+        self._snapshots = EngineSnapshots(engine, clock)
 
     @property
     def spec(self) -> ModelSpec:
@@ -108,7 +99,7 @@ class EngineLoop:
             self._wake.notify()
         if self._thread is not None:
             self._thread.join()
-        self._compilers.shutdown(wait=False, cancel_futures=True)
+        self._grammars.stop()
         self._engine.shutdown()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[RequestOutput]:
@@ -133,21 +124,12 @@ class EngineLoop:
                 self._post("cancel", stream)
 
     async def _compiled(self, request: GenerationRequest) -> Grammar | None:
-        """Off the engine's thread and the event loop's: both would make others wait."""
         structured = request.sampling.structured
         if structured is None:
             return None
         if not self._accepting:
             raise EngineDeadError("the engine loop is not running") from self._death
-        compiled = asyncio.get_running_loop().run_in_executor(
-            self._compilers, self._engine.grammars.compile, structured
-        )
-        try:
-            return await asyncio.wait_for(compiled, _COMPILE_TIMEOUT_S)
-        except TimeoutError:
-            raise InvalidRequestError(
-                f"{structured.param} takes more than {_COMPILE_TIMEOUT_S:.0f} s to compile", structured.param
-            ) from None
+        return await self._grammars.compiled(structured)
 
     def abort(self, request_id: str, reason: str) -> None:
         """Ends a request from outside: its iterator raises GooseRayError with the reason. Nothing if there is none."""
@@ -157,11 +139,11 @@ class EngineLoop:
 
     def stats(self) -> EngineStats:
         """As of the last step or cancellation."""
-        return self._stats
+        return self._snapshots.stats
 
     def acceptance(self) -> AcceptanceTable:
         """A copy, at most half a second old; current when nothing runs."""
-        return self._acceptance.copy()
+        return self._snapshots.acceptance.copy()
 
     @property
     def tuning(self) -> TreeTuning:
@@ -177,7 +159,7 @@ class EngineLoop:
 
     def tuning_counts(self) -> TuningCounts:
         """As old as `acceptance`."""
-        return self._tuning_counts
+        return self._snapshots.tuning_counts
 
     async def learned(self, max_tokens: int) -> "CalibrationFile | None":
         """What another replica could start from. Taken between two steps, which wait for it some milliseconds.
@@ -224,7 +206,7 @@ class EngineLoop:
             while self._empty_inbox():
                 self._step()
             outputs = self._engine.abort_all()
-            self._publish()
+            self._snapshots.take()
             self._dispatch(outputs)
             self._calls.refuse()
         except BaseException as error:
@@ -248,7 +230,7 @@ class EngineLoop:
         while self._aborts:
             self._abort(*self._aborts.popleft())
         if changed:
-            self._publish()
+            self._snapshots.take()
         return self._accepting
 
     def _next_command(self) -> tuple[str, Stream] | None:
@@ -285,7 +267,7 @@ class EngineLoop:
         outputs = self._engine.step()
         self._step_started_s = None
         # Before the outputs: who has seen its last token finds it counted.
-        self._publish()
+        self._snapshots.take()
         self._dispatch(outputs)
 
     def _dispatch(self, outputs: Iterable[RequestOutput]) -> None:
@@ -299,13 +281,6 @@ class EngineLoop:
             if not send(event_loop, items):
                 for stream, _ in items:
                     self._cancel(stream)
-
-    def _publish(self) -> None:
-        self._stats = self._engine.stats()
-        if not self._engine.has_work or self._clock() - self._acceptance_s > _ACCEPTANCE_PERIOD_S:
-            self._acceptance = self._engine.acceptance()
-            self._tuning_counts = self._engine.learning.counts()
-            self._acceptance_s = self._clock()
 
     def _die(self, error: BaseException) -> None:
         _logger.critical("the engine loop has died", exc_info=error)

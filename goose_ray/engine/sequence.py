@@ -85,6 +85,7 @@ class SequenceState:
         "output",
         "prefix",
         "prompt_scores",
+        "queued_s",
         "rank",
         "region",
         "request",
@@ -137,6 +138,8 @@ class SequenceState:
         # one byte an output token: 1 for an accepted token, 0 for a bonus token
         self._accepted = bytearray()
         self.arrived_s = arrived_s
+        # seconds until it was first admitted
+        self.queued_s = 0.0
         self.last_token_s: float | None = None
 
     @property
@@ -203,6 +206,7 @@ class SequenceState:
             error=delivery.error,
             stats=self.stats(num_withdrawn=delivery.num_withdrawn),
             num_cached_tokens=self.num_cached or 0,
+            queued_s=self.queued_s,
         )
 
     def stats(self, *, num_withdrawn: int = 0) -> SpeculationStats:

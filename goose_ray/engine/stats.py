@@ -133,5 +133,6 @@ def _merged(a: Any, b: Any) -> Any:
 def add_sources(total: dict[str, SourceStats], counts: Mapping[str, tuple[int, int]]) -> None:
     """Adds one step's (attempted, accepted) per source to `total` in place."""
     for name, (attempted, accepted) in counts.items():
-        before = total.get(name, SourceStats())
-        total[name] = SourceStats(before.attempted + attempted, before.accepted + accepted)
+        if (before := total.get(name)) is not None:
+            attempted, accepted = before.attempted + attempted, before.accepted + accepted
+        total[name] = SourceStats(attempted, accepted)

@@ -60,11 +60,12 @@ class StatsRecorder:
             self.predicted_step_seconds += record.predicted_s
             self.step_error_seconds += abs(record.predicted_s - record.step_s)
 
-    def record_admission(self, sequence: SequenceState) -> None:
+    def record_admission(self, sequence: SequenceState, now_s: float) -> None:
         """Of a sequence in the batch; counts its prompt once, however often it is admitted again."""
         if sequence.num_cached is not None:
             return
         sequence.num_cached = sequence.num_computed
+        sequence.queued_s = now_s - sequence.arrived_s
         if sequence.prefix is not None:
             self.prefix_cache_queries += sequence.num_prompt
             self.prefix_cache_hits += sequence.num_cached

@@ -1,4 +1,5 @@
-"""The engine's side of the cost model: what a step's duration depends on, and what more tree nodes would add to it.
+"""The engine's side of the cost model: what a step's duration depends on, what more tree nodes would add to it, and
+whether looking for them is worth its time.
 
 Knows no trees' contents and no policy.
 """
@@ -7,6 +8,7 @@ import numpy as np
 
 from goose.cost import CostModel, StepShape
 from goose.tree import FloatArray
+from goose_ray.engine.draft_pace import DraftPace
 from goose_ray.engine.scheduler import Schedule
 from goose_ray.engine.step import StepBatch
 
@@ -15,6 +17,8 @@ __all__ = ["StepCost", "shape_of"]
 # Standard deviations by which a size that was not seen for long is taken to be cheaper, so that it is tried again.
 _OPTIMISM = 0.5
 _LEAST_SECONDS = 1e-6
+# How fast the time that drafting takes follows the last steps.
+_DRAFT_RATE = 0.1
 
 
 class StepCost:
@@ -22,13 +26,22 @@ class StepCost:
 
     def __init__(self, model: CostModel | None) -> None:
         self._model = model
+        self._pace = DraftPace()
+        # of looking for drafts, of late
+        self._draft_s = 0.0
+
+    @property
+    def may_draft(self) -> bool:
+        """Whether the next step should look for drafts. Where nothing is known, nothing speaks against it."""
+        return self._model is None or self._pace.may_draft
 
     def seconds(self, schedule: Schedule) -> FloatArray | None:
         """[most nodes + 1] float32: predicted duration of the scheduled step with r tree nodes, anchors included.
 
         A node costs what it adds to this step, its prefill included. But prefill takes its time whatever is drafted, so
         what it takes is left out: the anchors alone have the duration of a step without it. Otherwise a node would seem
-        cheap in a long step, as if its tokens were all that the step is for.
+        cheap in a long step, as if its tokens were all that the step is for. Drafting, which has to be paid whatever it
+        finds, is in all of them.
         """
         if self._model is None or not self._model.num_observed:
             return None
@@ -53,16 +66,40 @@ class StepCost:
         if fixed.rows and num_trees:
             alone = self._model.predict(StepShape(num_trees, num_trees, in_context, in_context))
             seconds = np.maximum(seconds - seconds[num_trees] + np.float32(alone), np.float32(_LEAST_SECONDS))
-        return seconds
+        return seconds + np.float32(self._draft_s)
 
-    def observe(self, batch: StepBatch, seconds: float) -> float | None:
-        """Learns what a step took; returns what had been predicted."""
+    def observe(
+        self, batch: StepBatch, *, step_s: float, draft_s: float, drafted: bool, num_committed: int
+    ) -> float | None:
+        """Learns what a step took, `draft_s` of it before there were trees, and what `drafted`, looking for drafts, was
+        worth; returns what the step had been predicted to take.
+        """
         if self._model is None:
             return None
         shape = shape_of(batch)
-        predicted = self._model.predict(shape) if self._model.num_observed else None
-        self._model.observe(shape, seconds)
+        predicted = None
+        if self._model.num_observed:
+            predicted = self._model.predict(shape) + draft_s
+            if not drafted:
+                self._pace.rested(num_sequences=shape.sequences)
+            elif all(step.tree is not None and step.num_chain == 1 for step in batch.sequences):
+                self._account(shape, predicted, draft_s, num_committed)
+        self._model.observe(shape, step_s - draft_s)
         return predicted
+
+    def _account(self, shape: StepShape, predicted: float, draft_s: float, num_committed: int) -> None:
+        """Of a step of trees alone. By what it was predicted to take, not what it took: that has the noise of this step
+        in it, and what was predicted, that of all steps so far.
+        """
+        assert self._model is not None
+        self._draft_s += _DRAFT_RATE * (draft_s - self._draft_s)
+        plain = StepShape(shape.sequences, shape.sequences, shape.context, shape.context)
+        self._pace.drafted(
+            num_sequences=shape.sequences,
+            num_committed=num_committed,
+            seconds=predicted,
+            plain_seconds=self._model.predict(plain),
+        )
 
 
 def shape_of(batch: StepBatch) -> StepShape:

@@ -1,0 +1,35 @@
+"""Compiles grammars off the engine's thread and off every event loop: both would make others wait."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from goose_ray.engine.grammar import Grammar
+from goose_ray.engine.grammar_compiler import GrammarCompiler
+from goose_ray.engine.structured import StructuredOutput
+from goose_ray.errors import InvalidRequestError
+
+__all__ = ["GrammarWorkers"]
+
+# Grammars compiled at once. More than one, so that one that takes long delays few.
+_COMPILERS = 2
+_TIMEOUT_S = 20.0
+
+
+class GrammarWorkers:
+    def __init__(self, compiler: GrammarCompiler) -> None:
+        self._compiler = compiler
+        self._threads = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="goose-grammar")
+
+    async def compiled(self, structured: StructuredOutput) -> Grammar:
+        """Raises InvalidRequestError if it cannot be compiled, or not in time."""
+        compiled = asyncio.get_running_loop().run_in_executor(self._threads, self._compiler.compile, structured)
+        try:
+            return await asyncio.wait_for(compiled, _TIMEOUT_S)
+        except TimeoutError:
+            raise InvalidRequestError(
+                f"{structured.param} takes more than {_TIMEOUT_S:.0f} s to compile", structured.param
+            ) from None
+
+    def stop(self) -> None:
+        """Waits for nothing. Idempotent."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
