@@ -1,0 +1,54 @@
+"""What measures servers: guidellm itself, and requests in the form of `vllm bench serve`."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clients.helpers import MODEL, Server
+
+pytestmark = pytest.mark.usefixtures("isolated")
+
+
+def events(server: Server, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of a stream, up to [DONE]."""
+    data = json.dumps({"model": MODEL, **body}).encode()
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer none"}
+    with urllib.request.urlopen(urllib.request.Request(server.url + path, data, headers), timeout=120) as answer:
+        lines = [line.decode().strip() for line in answer if line.strip()]
+    assert all(line.startswith("data: ") for line in lines)
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [
+        ("/v1/completions", {"prompt": "Once upon a time", "logprobs": None}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]}),
+    ],
+)
+def test_requests_as_vllm_bench_serve_sends_them(server: Server, path: str, prompt: dict[str, Any]) -> None:
+    limit = {"max_completion_tokens": 12} if "chat" in path else {"max_tokens": 12, "repetition_penalty": 1.0}
+    sent = {**prompt, **limit, "temperature": 0.0, "ignore_eos": True, "stream": True}
+    found = events(server, path, {**sent, "stream_options": {"include_usage": True}})
+    # it takes the time of the first token from the first chunk with a choice, the tokens from usage
+    assert found[0]["choices"]
+    assert found[-1]["usage"]["completion_tokens"] == 12
+    assert not found[-1]["choices"]
+
+
+def test_guidellm(server: Server, tmp_path: Path) -> None:
+    report = tmp_path / "benchmarks.json"
+    command = [sys.executable, "-m", "guidellm", "benchmark", "run", "--target", server.url, "--model", MODEL]
+    command += ["--profile", "synchronous", "--max-requests", "3", "--processor", str(server.model_directory)]
+    command += ["--data", "prompt_tokens=32,output_tokens=8", "--output-path", str(report), "--disable-console"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    (benchmark,) = json.loads(report.read_text())["benchmarks"]
+    totals = benchmark["metrics"]["request_totals"]
+    assert (totals["successful"], totals["errored"]) == (3, 0)

@@ -1,0 +1,43 @@
+"""schemathesis: what the server answers to requests made up from its own OpenAPI document.
+
+`GOOSE_SCHEMA_CASES` is the number of cases of each operation.
+"""
+
+import os
+import urllib.error
+import urllib.request
+from typing import Any
+
+import pytest
+
+schemathesis = pytest.importorskip("schemathesis", reason="make clients")
+
+import hypothesis  # noqa: E402
+
+from clients.helpers import Server  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("isolated")
+_CASES = int(os.environ.get("GOOSE_SCHEMA_CASES", "20"))
+
+
+def test_no_5xx_and_no_undocumented_status(server: Server) -> None:
+    try:
+        urllib.request.urlopen(f"{server.url}/openapi.json", timeout=10)
+    except urllib.error.HTTPError as error:
+        pytest.skip(f"the server has no OpenAPI document: {error.code}")
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    checks = [schemathesis.checks.not_a_server_error, schemathesis.specs.openapi.checks.status_code_conformance]
+    num_cases = 0
+
+    for operation in schema.get_all_operations():
+        tried = operation.ok()
+
+        @hypothesis.given(case=tried.as_strategy())
+        @hypothesis.settings(max_examples=_CASES, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
+        def answer_is_documented(case: Any) -> None:
+            nonlocal num_cases
+            num_cases += 1
+            case.call_and_validate(base_url=server.url, checks=checks, timeout=60)
+
+        answer_is_documented()
+    assert num_cases >= _CASES
