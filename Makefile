@@ -8,6 +8,8 @@ STAMP  := $(VENV)/.installed
 SERVER := $(VENV)/.server-installed
 # The prompt files of the benches and of `make exact`: make bench PROMPTS="a.jsonl b.jsonl"
 PROMPTS ?=
+# How many processes `make test` runs tests in.
+WORKERS ?= 2
 
 export RAY_USAGE_STATS_ENABLED := 0
 
@@ -27,9 +29,11 @@ serve: $(SERVER)
 	@echo 'Starting; it says when it is ready. Then see README.md for a first request. Ctrl-C stops it.'
 	$(BIN)/goose serve --config deployments/goose.yaml
 
+# Tests that need no running application in WORKERS processes, a file at a time, on one thread each; then the others.
 test: $(STAMP)
 	$(BIN)/goose model pull
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest --ignore=tests/serve --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+	$(BIN)/pytest tests/serve
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
