@@ -151,7 +151,7 @@ import sys, threading
 from goose_ray.runner.rank_leash import Leash, WatchedEngine
 from goose_ray.runner.step_channel import ChannelAddress
 port, how, pid, node_id = (*sys.argv[1:], "", "")[:4]
-watched = WatchedEngine(2.5, "here", int(pid)) if pid else None
+watched = WatchedEngine(1.5, "here", int(pid)) if pid else None
 leash = Leash.connect(ChannelAddress("127.0.0.1", int(port), bytes(range(32))), 0, watched, node_id=node_id)
 if how == "spins":
     threading.Event().wait()
@@ -193,6 +193,21 @@ def test_a_rank_that_was_freed_may_go_on(listener: ChannelListener) -> None:
     watch.free()
     watch.free()
     assert process.wait(WAIT_S) == 0
+    assert lost == []
+
+
+def test_ranks_hear_that_the_engine_lives(listener: ChannelListener) -> None:
+    rank = connect(listener.address, 0, Leash.KIND)
+    lost: list[str] = []
+    watch = LeashWatch(
+        listener.accept(1, (Leash.KIND,), timeout_s=WAIT_S)[Leash.KIND],
+        lambda rank, what: lost.append(what),
+        silence_s=WAIT_S,
+    )
+    first, second = (rank.receive()[0] for _ in range(2))
+    assert first == second
+    watch.free()
+    rank.close()
     assert lost == []
 
 
