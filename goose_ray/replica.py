@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, nullcontext
+from dataclasses import asdict
 from typing import Any
 
 import ray
@@ -19,13 +20,14 @@ from ray.exceptions import ActorDiedError, RayError
 
 from goose_ray.api.backend import ReplicaSteps
 from goose_ray.api.callers import Callers
-from goose_ray.api.calls import Delta, Failure, GenerateCall
-from goose_ray.api.engine_calls import EngineCalls
+from goose_ray.api.calls import DecodeCall, Delta, EncodeCall, Encoded, Failure, GenerateCall
+from goose_ray.api.engine_calls import EngineCalls, as_data
 from goose_ray.api.serve_logging import log_through_serve
 from goose_ray.assembly import build_engine
 from goose_ray.config import GooseConfig
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.errors import EngineDeadError, GooseRayError
+from goose_ray.scaling.load_meter import LoadMeter
 from goose_ray.telemetry.acceptance_aggregator import AGGREGATOR_NAME
 from goose_ray.telemetry.aggregator_link import AggregatorLink
 from goose_ray.telemetry.dashboard.live import ReplicaLive
@@ -33,6 +35,7 @@ from goose_ray.telemetry.learning_exchange import LearningExchange, fetch_start
 from goose_ray.telemetry.replica_telemetry import ReplicaTelemetry
 from goose_ray.telemetry.report import Incarnation, ReplicaReport
 from goose_ray.telemetry.reporter import Reporter
+from goose_ray.telemetry.tracing import Tracing
 
 __all__ = ["GooseServer"]
 
@@ -58,12 +61,16 @@ class GooseServer:
         link = AggregatorLink(self.aggregator, timeout_s=_REPORT_TIMEOUT_S)
         start = await fetch_start(link, config.model, timeout_s=_REPORT_TIMEOUT_S) if config.tuning else None
         self._engine = await asyncio.to_thread(build_engine, config, start)
-        self._calls = EngineCalls(self._engine, tool_parser=config.tool_parser)
-        self._engine.start()
         self._incarnation = Incarnation(replica_id=serve.get_replica_context().replica_id.unique_id)
+        self._tracing = Tracing.to(
+            config.tracing_endpoint, instance=self._incarnation.replica_id, sample=config.tracing_sample
+        )
+        self._calls = EngineCalls(self._engine, tool_parser=config.tool_parser, tracing=self._tracing)
+        self._engine.start()
         self._started_s = time.monotonic()
         self._start_text_tokens = 0 if start is None else len(start.texts.token_ids)
         self._report_numbers = itertools.count(1)
+        self._load = LoadMeter(config.engine)
         self._telemetry = ReplicaTelemetry(self._engine, self._incarnation, model=config.model_name)
         self._callers = Callers(_CallerLiveness().is_dead, self._end_orphan, period_s=_CALLER_PERIOD_S)
         self._reporter = Reporter(
@@ -113,6 +120,12 @@ class GooseServer:
         except GooseRayError as error:
             yield Failure(error)
 
+    async def encode(self, call: EncodeCall) -> Encoded | Failure:
+        return await as_data(self._calls.encode(call))
+
+    async def decode(self, call: DecodeCall) -> str | Failure:
+        return await as_data(self._calls.decode(call))
+
     async def report(self) -> ReplicaReport:
         return self._make_report()
 
@@ -129,6 +142,10 @@ class GooseServer:
         except ValueError:
             return None
 
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """For Serve's autoscaler: the fields of `goose_ray.scaling.policy.Load`."""
+        return asdict(self._load.measure(self._engine.stats(), time.monotonic()))
+
     async def check_health(self) -> None:
         """Serve replaces the replica when this raises."""
         self._engine.check_health()
@@ -143,6 +160,7 @@ class GooseServer:
         await self._sharing.stop()
         await self._reporter.stop()
         await asyncio.to_thread(self._engine.stop)
+        await asyncio.to_thread(self._tracing.shutdown)
 
     def _end_orphan(self, request_id: str) -> None:
         logger.warning("request %s ends: its caller has died", request_id)

@@ -3,11 +3,14 @@ worth.
 
 Three things are weighed. What this router has sent a replica lately, block by block, up to about what its prefix cache
 holds: the blocks that a replica would have to compute are its price. How busy it is: each request that it has more than
-the least busy one, beyond a lead, is priced in blocks too. And the prompt's *owner*, the replica of the highest random
-weight (rendezvous hashing) for the prompt's head: it settles ties, so that routers that never talk send a conversation
-that is new to them to the same place, and a replica that comes or goes moves its own share alone.
+the least busy one, beyond a lead, is priced in blocks too. And the prompt's *home*, which settles ties, and is thought
+to know what this router should have seen of a conversation and did not.
 
-Only a few replicas are weighed, whatever their number: those that know most, the owner, and two at random. A prompt
+Home is the replica of the highest random weight (rendezvous hashing) for the prompt's head among those whose caches are
+not filled faster than the others'. So routers that never talk send a conversation to the same place, a replica that
+comes or goes moves its own share alone, and no cache loses conversations while another has room.
+
+Only a few replicas are weighed, whatever their number: those that know most, the home, and two at random. A prompt
 shorter than a block goes to the less busy of two at random. Knows neither Serve nor requests.
 """
 
@@ -25,6 +28,8 @@ __all__ = ["PrefixAffinity"]
 _REQUEST_BLOCKS, _LEAD = 8, 1
 # Replicas that know something of a prompt, of which the price is looked at.
 _MAX_HOLDERS = 4
+# By how much more than the mean of all a replica may have been filled lately: a part of it, and some blocks.
+_UNEVEN, _UNEVEN_BLOCKS = 0.1, 16
 _MASK = (1 << 64) - 1
 
 
@@ -41,27 +46,36 @@ class PrefixAffinity:
         self._sent: dict[str, OrderedDict[int, None]] = {}
         # block -> the replicas that were sent it
         self._holders: dict[int, set[str]] = {}
+        # blocks that were new to a replica; they weigh half when as many as all replicas hold have come since
+        self._filled: dict[str, float] = {}
 
     def set_replicas(self, names: Iterable[str]) -> None:
         """Those that there are. What was sent to others is forgotten."""
         names = set(names)
         for gone in self._numbers.keys() - names:
-            del self._numbers[gone]
+            del self._numbers[gone], self._filled[gone]
             for block in self._sent.pop(gone):
                 self._drop(block, gone)
         for new in names - self._numbers.keys():
             self._numbers[new] = int.from_bytes(blake2b(new.encode(), digest_size=8).digest(), "big")
             self._sent[new] = OrderedDict()
+            self._filled[new] = 0.0
 
     def candidates(self, key: PromptKey) -> dict[str, int]:
-        """Replicas worth weighing, and how many of the prompt's blocks each was sent. Empty only if there are none."""
+        """Replicas worth weighing, and how many of the prompt's blocks each is thought to know. Empty only if there are
+        none.
+        """
         if not self._numbers:
             return {}
         known = self._known(key)
         names = list(self._numbers)
         others = names if len(names) <= 2 else self._rng.sample(names, 2)
         if key.blocks:
-            others = [*others, self.owner(key)]
+            home = self.home(key)
+            others = [*others, home]
+            if max(known.values(), default=0) < key.past:
+                # The last turn went by another router, or is forgotten.
+                known[home] = key.past
         return {name: known.get(name, 0) for name in (*known, *others)}
 
     def ranked(
@@ -71,33 +85,42 @@ class PrefixAffinity:
         `candidates` gave it.
         """
         least = min((load for name, load in loads.items() if name != avoid), default=0)
-        lead, owner = (_LEAD, self.owner(key)) if key.blocks else (0, None)
+        lead, home = (_LEAD, self.home(key)) if key.blocks else (0, None)
 
         def price(name: str) -> tuple[bool, int, bool, float]:
             busier = max(0, loads[name] - least - lead)
             blocks = busier * _REQUEST_BLOCKS + len(key.blocks) - known[name]
-            return name == avoid, blocks, name != owner, self._rng.random()
+            return name == avoid, blocks, name != home, self._rng.random()
 
         return sorted(loads, key=price)
 
-    def owner(self, key: PromptKey) -> str:
-        """The replica of the highest random weight. Raises ValueError if there are none."""
-        return max(self._numbers, key=lambda name: _mixed(key.head ^ self._numbers[name]))
+    def home(self, key: PromptKey) -> str:
+        """Raises ValueError if there are no replicas."""
+        most = (1 + _UNEVEN) * sum(self._filled.values()) / max(1, len(self._filled)) + _UNEVEN_BLOCKS
+        return max(
+            (name for name, filled in self._filled.items() if filled <= most),
+            key=lambda name: _mixed(key.head ^ self._numbers[name]),
+        )
 
     def sent(self, key: PromptKey, name: str) -> None:
         """The replica took the prompt. Nothing if it is no longer there."""
         blocks = self._sent.get(name)
         if blocks is None:
             return
+        num_new = 0
         # Backwards: a prompt's end is forgotten before its beginning, as in the replica's cache.
         for block in reversed(key.blocks[: self._capacity]):
             if block in blocks:
                 blocks.move_to_end(block)
             else:
+                num_new += 1
                 blocks[block] = None
                 self._holders.setdefault(block, set()).add(name)
         while len(blocks) > self._capacity:
             self._drop(blocks.popitem(last=False)[0], name)
+        kept = 0.5 ** (num_new / (self._capacity * len(self._filled)))
+        self._filled = {each: kept * filled for each, filled in self._filled.items()}
+        self._filled[name] += num_new
 
     def _known(self, key: PromptKey) -> dict[str, int]:
         """How many blocks a replica was sent, of the few that were sent most."""

@@ -164,7 +164,7 @@ def test_routers_that_never_talk_agree_on_what_is_new_to_them(names: set[str], h
     one, other = affinity_of(*sorted(names), seed=1), affinity_of(*sorted(names, reverse=True), seed=2)
     for head in heads:
         key = PromptKey((head,), head)
-        assert best(one, key) == best(other, key) == one.owner(key)
+        assert best(one, key) == best(other, key) == one.home(key)
 
 
 @given(NAMES, HEADS)
@@ -174,19 +174,41 @@ def test_a_replica_that_comes_takes_its_share_and_one_that_goes_gives_it_back(
     *rest, new = sorted(names)
     affinity = affinity_of(*rest)
     keys = [PromptKey((head,), head) for head in heads]
-    before = [affinity.owner(key) for key in keys]
+    before = [affinity.home(key) for key in keys]
     affinity.set_replicas(names)
-    after = [affinity.owner(key) for key in keys]
-    assert all(owner in (was, new) for was, owner in zip(before, after, strict=True))
+    after = [affinity.home(key) for key in keys]
+    assert all(home in (was, new) for was, home in zip(before, after, strict=True))
     affinity.set_replicas(rest)
-    assert [affinity.owner(key) for key in keys] == before
+    assert [affinity.home(key) for key in keys] == before
 
 
-def test_owners_are_spread_evenly() -> None:
+def test_routers_that_take_turns_meet_at_the_home() -> None:
+    one, other = affinity_of("a", "b"), affinity_of("a", "b")
+    turns = [PromptKey(long_key(1, 10 * number).blocks, 1, 10 * (number - 1)) for number in range(1, 6)]
+    home = one.home(turns[0])
+    (elsewhere,) = {"a", "b"} - {home}
+    # load sent the first turn elsewhere, and the router that knows keeps to that
+    one.sent(turns[0], elsewhere)
+    assert best(one, turns[1]) == elsewhere
+    # but where turns are missing, somebody else sent them
+    assert best(other, turns[1]) == home
+    other.sent(turns[1], home)
+    assert best(one, turns[2]) == home
+    one.sent(turns[2], home)
+    assert best(other, turns[3]) == best(one, turns[3]) == home
+
+
+def test_what_a_conversation_asked_last_is_told_from_what_is_new() -> None:
+    first, second = key_of(chat("Why? " * 100)), key_of(chat("Why? " * 100, "Because. " * 100, "And then? " * 9))
+    assert (first.past, second.past) == (0, len(first.blocks))
+    assert key_of("x" * 999).past == 0
+
+
+def test_homes_are_spread_evenly() -> None:
     affinity = affinity_of(*"abcd")
-    owners = [affinity.owner(PromptKey((head,), head * 0x9E3779B97F4A7C15 % 2**64)) for head in range(4000)]
+    homes = [affinity.home(PromptKey((head,), head * 0x9E3779B97F4A7C15 % 2**64)) for head in range(4000)]
     # binomial, standard deviation 27
-    assert all(abs(owners.count(name) - 1000) < 5 * 28 for name in "abcd")
+    assert all(abs(homes.count(name) - 1000) < 5 * 28 for name in "abcd")
 
 
 def test_few_replicas_are_weighed_however_many_know_something() -> None:
@@ -219,3 +241,17 @@ def test_what_is_known_is_always_a_beginning_that_was_sent(
         last = next(((of, sent) for who, of, sent in reversed(sends) if who == name), None)
         if last and last[0] == head:
             assert known >= min(last[1], length, blocks)
+
+
+def test_a_cache_that_is_filled_faster_than_the_others_gets_nothing_new_for_a_while() -> None:
+    affinity = affinity_of("a", "b", blocks=500)
+    keys = [long_key(head, 40) for head in range(200)]
+    of_a = [key for key in keys if affinity.home(key) == "a"]
+    assert len(of_a) > 60
+    sent = []
+    for key in of_a[:60]:
+        sent.append(best(affinity, key))
+        affinity.sent(key, sent[-1])
+    assert 0.4 * len(sent) < sent.count("b") < 0.6 * len(sent)
+    # who was sent something stays where it is
+    assert [best(affinity, key) for key in of_a[50:60]] == sent[50:60]

@@ -1,0 +1,97 @@
+"""How many replicas the load needs: Serve's autoscaling policy for `GooseServer`.
+
+    autoscaling_config:
+      policy:
+        policy_function: goose_ray.scaling.policy:CapacityPolicy
+        policy_kwargs: {target_utilization: 0.8}
+
+The work is what replicas do now as parts of what each could do, by tokens and by KV slots, and what waits on top of it.
+Delays, factors and bounds of the autoscaling configuration are Serve's, and so is the first replica after none. Serve
+pickles this module by value for its controller: it imports nothing of ours, and keeps no state.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CapacityPolicy", "Load", "Targets", "loads_of", "replicas_needed"]
+
+
+@dataclass(frozen=True)
+class Targets:
+    # parts of the capacity in tokens a second, and of the KV slots, that replicas should be used to
+    utilization: float = 0.8
+    kv_use: float = 0.9
+    # seconds that a request may wait for its place in a batch
+    wait_s: float = 2.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """One replica's own account; the names are those of its metrics."""
+
+    # requests that its engine has, and how many of them are in no batch yet
+    requests: float = 0.0
+    waiting: float = 0.0
+    # requests answered a second
+    finished_per_s: float = 0.0
+    # part of the KV slots that running requests hold
+    kv_use: float = 0.0
+    tokens_per_s: float = 0.0
+    # of a full batch, as the traffic is at present; 0: not known yet
+    capacity_tokens_per_s: float = 0.0
+
+
+def replicas_needed(loads: Sequence[Load], *, queued: float, targets: Targets) -> float:
+    """For the load of these replicas, and `queued` requests that have none. 0 without any request, else at least 1."""
+    waiting = queued + sum(load.waiting for load in loads)
+    requests = queued + sum(load.requests for load in loads)
+    if not requests:
+        return 0.0
+    # Requests that will have waited too long when their turn comes, at the pace of the moment.
+    too_late = max(0.0, waiting - targets.wait_s * sum(load.finished_per_s for load in loads))
+    by_tokens = sum(_part(load.tokens_per_s, load.capacity_tokens_per_s) for load in loads)
+    by_kv = sum(min(1.0, load.kv_use) for load in loads)
+    if too_late:
+        # Whatever capacity was measured: they could not do more.
+        by_tokens = max(by_tokens, float(len(loads)))
+    growth = 1.0 + too_late / max(1.0, requests - waiting)
+    return max(1.0, growth * by_tokens / targets.utilization, growth * by_kv / targets.kv_use)
+
+
+class CapacityPolicy:
+    """Raises ValueError for a target that is not positive."""
+
+    def __init__(
+        self, *, target_utilization: float = 0.8, target_kv_use: float = 0.9, target_wait_s: float = 2.0
+    ) -> None:
+        named = {
+            "target_utilization": target_utilization,
+            "target_kv_use": target_kv_use,
+            "target_wait_s": target_wait_s,
+        }
+        for name, value in named.items():
+            if value <= 0:
+                raise ValueError(f"{name} must be above 0, not {value}")
+        self._targets = Targets(target_utilization, target_kv_use, target_wait_s)
+
+    def __call__(self, ctx: Any) -> tuple[float, dict[str, Any]]:
+        """`ctx` is Serve's AutoscalingContext. Until a replica has reported, requests are counted, as Serve does."""
+        loads = loads_of(ctx.raw_metrics or {})
+        if not loads:
+            return ctx.total_num_requests / ctx.config.get_target_ongoing_requests(), {}
+        return replicas_needed(loads, queued=max(0.0, ctx.total_queued_requests or 0.0), targets=self._targets), {}
+
+
+def loads_of(metrics: Mapping[str, Mapping[Any, Sequence[Any]]]) -> list[Load]:
+    """The newest of each replica that has reported its load; `metrics` is by name, then by replica."""
+    known = {name: metrics[name] for name in Load.__dataclass_fields__ if name in metrics}
+    return [
+        Load(**{name: float(series[replica][-1].value) for name, series in known.items() if series.get(replica)})
+        for replica in known.get("capacity_tokens_per_s", {})
+    ]
+
+
+def _part(value: float, whole: float) -> float:
+    """None of it where there is nothing to compare with; never more than all."""
+    return min(1.0, value / whole) if whole > 0 else 0.0
