@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from goose.calibration import DEPTH_EDGES, RANK_EDGES, AcceptanceTable
+from goose.calibration import AcceptanceTable
 from goose.sources.registry import SOURCE_NAMES
 from goose.tuning import TreeTuning
 from goose.tuning_counts import TuningCounts
@@ -175,7 +175,7 @@ class Fleet:
     def report(self, replica: int, now: float) -> bytes:
         """Its next report as it travels."""
         outcomes, drawn = self._outcomes(replica), self._drawn[replica]
-        self.tables[replica] = self.tables[replica].add(_table(outcomes, drawn))
+        self.tables[replica] = self.tables[replica].add(outcomes.table(drawn))
         counted = self._rng.binomial(drawn, 1 / _COUNTED)
         sums = np.tensordot(counted, outcomes.sums[: len(counted)], axes=1)
         self._counts[replica] += TuningCounts(sums, float(counted.sum()))
@@ -201,21 +201,6 @@ class Fleet:
 
     def _outcomes(self, replica: int) -> Outcomes:
         return self._libraries[self.traffic[replica]].outcomes(self.tunings[replica])
-
-
-def _table(outcomes: Outcomes, drawn: NDArray[np.int64]) -> AcceptanceTable:
-    def total(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        flat = rows[: len(drawn)].reshape(len(drawn), -1).astype(np.float64)
-        return (drawn @ flat).astype(np.int64).reshape(rows.shape[1:])
-
-    return AcceptanceTable.from_snapshot(
-        {
-            "depth_edges": list(DEPTH_EDGES),
-            "rank_edges": list(RANK_EDGES),
-            "positions": total(outcomes.positions),
-            "sources": {name: total(rows) for name, rows in outcomes.by_source.items()},
-        }
-    )
 
 
 def _ranks(groups: NDArray[np.int64]) -> NDArray[np.int64]:

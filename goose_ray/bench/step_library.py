@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from goose.calibration import AcceptanceTable
+from goose.calibration import DEPTH_EDGES, RANK_EDGES, AcceptanceTable
 from goose.replay import Recording, replay
 from goose.sources.registry import SOURCE_NAMES
 from goose.speculator import Speculator
@@ -24,9 +24,11 @@ __all__ = ["Outcomes", "StepLibrary"]
 # Nodes of a recorded tree, of which the budget of a simulated replica is a part.
 _RECORDED_NODES = 60
 _BITS = tuple(1 << SOURCE_NAMES.index(name) for name in GROUPS)
-# Tunings this close build the same trees; replicas that agree share what is worked out of them.
-_OFFSET_GRID, _TEMPERATURE_GRID = 0.03, 0.02
+# Tunings this close build nearly the same trees; replicas that nearly agree share what is worked out of them.
+_OFFSET_GRID, _TEMPERATURE_GRID = 0.1, 0.05
 _LEAST = 1e-6
+_NUM_POSITIONS = len(AcceptanceTable().accepted_per_position())
+_SOURCE_SHAPE = (2, len(DEPTH_EDGES), len(RANK_EDGES))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,11 +37,23 @@ class Outcomes:
 
     # [num_steps] int64: tokens committed, bonus included
     committed: NDArray[np.int64]
-    # [num_steps, ...] int64: what `AcceptanceTable` counts, by source and by place
-    by_source: dict[str, NDArray[np.int64]]
-    positions: NDArray[np.int64]
+    # [num_steps, num_counts] float64, so that they are summed fast: what `AcceptanceTable` counts, places and sources
+    counts: NDArray[np.float64]
     # [num_steps, num_groups, num_depths, num_sums] float64: what `TuningCounts` sums
     sums: NDArray[np.float64]
+
+    def table(self, times: NDArray[np.int64]) -> AcceptanceTable:
+        """What is counted when step i comes `times[i]` times."""
+        total = (times @ self.counts[: len(times)]).astype(np.int64)
+        sources = total[2 * _NUM_POSITIONS :].reshape(len(SOURCE_NAMES), *_SOURCE_SHAPE)
+        return AcceptanceTable.from_snapshot(
+            {
+                "depth_edges": list(DEPTH_EDGES),
+                "rank_edges": list(RANK_EDGES),
+                "positions": total[: 2 * _NUM_POSITIONS].reshape(2, _NUM_POSITIONS),
+                "sources": dict(zip(SOURCE_NAMES, sources, strict=True)),
+            }
+        )
 
 
 class StepLibrary:
@@ -86,25 +100,18 @@ class StepLibrary:
         return TuningCounts(self.outcomes(TreeTuning()).sums.sum(axis=0), float(len(self)))
 
     def _outcomes(self, tuning: TreeTuning) -> Outcomes:
-        committed, positions, sums = [], [], []
-        by_source: dict[str, list[NDArray[np.int64]]] = {name: [] for name in SOURCE_NAMES}
+        committed, counts, sums = [], [], []
         offsets, temperatures = np.array([tuning.offsets]), np.array([tuning.temperature])
         for tree, accepted in self._steps:
             verified, path = _verified(_tuned(tree, tuning), accepted, self._budget)
             table = AcceptanceTable(SOURCE_NAMES)
             table.observe(verified, path)
             committed.append(len(path) + 1)
-            positions.append(np.stack([table.attempted_per_position(), table.accepted_per_position()]))
-            for name, rows in by_source.items():
-                rows.append(table.counts(name))
+            places = (table.attempted_per_position(), table.accepted_per_position())
+            counts.append(np.concatenate([*places, *(table.counts(name).ravel() for name in SOURCE_NAMES)]))
             counted = TuningCounts.of([verified], [path], bits=_BITS, offsets=offsets, temperatures=temperatures)
             sums.append(counted.sums)
-        return Outcomes(
-            np.array(committed),
-            {name: np.stack(rows) for name, rows in by_source.items()},
-            np.stack(positions),
-            np.stack(sums),
-        )
+        return Outcomes(np.array(committed), np.stack(counts).astype(np.float64), np.stack(sums))
 
 
 def _tuned(tree: TokenTree, tuning: TreeTuning) -> TokenTree:
