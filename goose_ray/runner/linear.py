@@ -9,12 +9,16 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 __all__ = ["PackedLinear", "SummedLinear", "linear_of", "pack_linears", "packed"]
 
 # The layout that oneDNN picks for this many rows is within a few per cent of the best at all others, unlike that for
 # one row; and with it a row's product hardly depends on the rows beside it.
 _PACKED_FOR_ROWS = 64
+# oneDNN compiles a product for every number of rows it meets and keeps it, 0.6 MiB each. Trees are smaller
+# than this, and a row more would cost them something; prompts come in any size, and are rounded up.
+_MANY_ROWS, _ROWS_MULTIPLE = 64, 8
 
 
 class PackedLinear(nn.Module):
@@ -33,6 +37,13 @@ class PackedLinear(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features]"""
+        num_rows = inputs.numel() // self.in_features
+        if num_rows <= _MANY_ROWS or num_rows % _ROWS_MULTIPLE == 0:
+            return self._product(inputs)
+        rows = functional.pad(inputs.reshape(num_rows, self.in_features), (0, 0, 0, -num_rows % _ROWS_MULTIPLE))
+        return self._product(rows)[:num_rows].view(*inputs.shape[:-1], self.out_features)
+
+    def _product(self, inputs: torch.Tensor) -> torch.Tensor:
         product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(inputs, self._packed, self._bias, "none", [], "")
         return product
 

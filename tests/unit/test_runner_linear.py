@@ -18,6 +18,28 @@ def test_equals_a_linear_layer(num_rows: int, bias: bool) -> None:
         torch.testing.assert_close(PackedLinear(linear)(inputs), linear(inputs), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("num_rows", [65, 66, 71, 72, 100, 129])
+def test_rows_of_long_prompts_are_rounded_up_and_computed_to_the_last_bit(
+    num_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    packed, inputs = PackedLinear(nn.Linear(96, 160)), torch.randn(1, num_rows, 96)
+    multiplied: list[int] = []
+    product = PackedLinear._product
+
+    def counted(layer: PackedLinear, rows: torch.Tensor) -> torch.Tensor:
+        multiplied.append(rows.numel() // 96)
+        return product(layer, rows)
+
+    with torch.inference_mode():
+        expected = packed._product(inputs)
+        monkeypatch.setattr(PackedLinear, "_product", counted)
+        found = packed(inputs)
+    assert multiplied == [-(-num_rows // 8) * 8]
+    assert found.shape == (1, num_rows, 160)
+    assert torch.equal(found, expected)
+
+
 def test_rows_that_are_strided_views() -> None:
     torch.manual_seed(0)
     linear, inputs = nn.Linear(32, 48), torch.randn(9, 64)[::3, ::2]
