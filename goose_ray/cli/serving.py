@@ -9,18 +9,21 @@ import socket
 import threading
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
 from goose_ray.cli.deployment_file import DeploymentFile
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from ray.serve.schema import ApplicationStatusOverview
+
+__all__ = ["reason_of", "run"]
 
 # Serve's
 _NAMESPACE = "serve"
 _LOOK_EVERY_S = 0.5
 _CONNECT_TIMEOUT_S = 2.0
-_LONGEST_REASON = 4000
 
 
 def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
@@ -83,7 +86,7 @@ class _Watch:
                 click.echo(f"Try `goose chat --base-url {url}`. Ctrl-C stops the server.\n", err=True)
                 return
             if application.status == ApplicationStatus.DEPLOY_FAILED:
-                self.failure = f"it cannot be served: {application.message.strip()[-_LONGEST_REASON:]}"
+                self.failure = f"it cannot be served: {reason_of(application)}"
                 # wakes `serve run`, which then takes down what it has started
                 os.kill(os.getpid(), signal.SIGINT)
                 return
@@ -96,3 +99,14 @@ class _Watch:
                 return True
         except OSError:
             return False
+
+
+def reason_of(application: "ApplicationStatusOverview") -> str:
+    """Why its deployments failed, a line each: the last of what Serve says, where the exception of a replica stands."""
+    failed = {
+        name: deployment.message.strip()
+        for name, deployment in application.deployments.items()
+        if deployment.status in ("DEPLOY_FAILED", "UNHEALTHY")
+    }
+    reasons = [f"{name}: {message.splitlines()[-1]}" for name, message in failed.items() if message]
+    return "\n".join(reasons) or application.message.strip()

@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from ray.serve.schema import ServeDeploySchema
+from ray.serve.schema import (
+    ApplicationStatus,
+    ApplicationStatusOverview,
+    DeploymentStatus,
+    DeploymentStatusOverview,
+    ServeDeploySchema,
+)
 
 from goose_ray.cli.deployment_file import DeploymentFile, shipped_deployments
 from goose_ray.cli.main import main
+from goose_ray.cli.serving import reason_of
 from goose_ray.config import GooseConfig
 
 DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
@@ -186,6 +193,18 @@ def test_a_model_that_is_none_is_refused_before_ray_starts(no_cluster: Path, fre
     result = serve("nonsense", "--port", free_port)
     assert result.exit_code == 1
     assert "there is no model 'nonsense'" in result.stderr
+
+
+def test_the_reason_of_a_failure_is_the_replica_s_exception() -> None:
+    said = "The deployment failed to start 3 times. Error:\nTraceback:\n  File ...\nConfigError: engine.x: wrong\n"
+    deployments = {
+        "GooseServer": DeploymentStatusOverview(DeploymentStatus.DEPLOY_FAILED, None, {}, said),
+        "OpenAIIngress": DeploymentStatusOverview(DeploymentStatus.HEALTHY, None, {}, ""),
+    }
+    failed = ApplicationStatusOverview(ApplicationStatus.DEPLOY_FAILED, "Failed to update.", 0.0, deployments)
+    assert reason_of(failed) == "GooseServer: ConfigError: engine.x: wrong"
+    failed.deployments.pop("GooseServer")
+    assert reason_of(failed) == "Failed to update."
 
 
 def test_deployments_come_along_in_a_wheel() -> None:
