@@ -64,6 +64,10 @@ def refusal(**request: Any) -> Any:
     return response.json()["error"]
 
 
+def said_by(response: Any) -> list[tuple[str, str]]:
+    return [(item.type, item.content[0].text if item.type == "message" else item.arguments) for item in response.output]
+
+
 class TestWhole:
     def test_a_text(self) -> None:
         response = created(script_of("Hé", "llo"), instructions="Be brief", max_output_tokens=9, metadata={"a": "b"})
@@ -248,10 +252,7 @@ class TestStream:
         events = events_of(script_of(*parts), tools=[CLOCK])
         final = events[-1].response
         whole = created(script_of(text), tools=[CLOCK])
-        said = lambda response: [  # noqa: E731
-            (item.type, getattr(item, "arguments", None) or item.content[0].text) for item in response.output
-        ]
-        assert said(final) == said(whole)
+        assert said_by(final) == said_by(whole)
         assert [item.type for item in final.output] == ["message", "function_call", "function_call"]
         for index, item in enumerate(final.output):
             deltas = [event.delta for event in events if event.type.endswith(".delta") and event.output_index == index]

@@ -31,7 +31,7 @@ def test_every_route_stands_in_it_and_no_other(document: Any) -> None:
         (route.path.replace(":path", ""), method)
         for route in app.routes
         if isinstance(route, APIRoute)
-        for method in (route.methods or ()) - {"HEAD"}
+        for method in (route.methods or set()) - {"HEAD"}
     }
     described = {(path, method.upper()) for path, methods in document["paths"].items() for method in methods}
     assert served == described
