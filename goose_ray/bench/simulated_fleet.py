@@ -89,7 +89,8 @@ class Fleet:
         # gets no more requests, and stops when it has none
         self.is_leaving = np.zeros(size, np.bool_)
         # [num_replicas] of the last tick
-        self.tokens_now, self.finished_now = np.zeros(size), np.zeros(size)
+        self.tokens_now: NDArray[np.float64] = np.zeros(size)
+        self.finished_now: NDArray[np.int64] = np.zeros(size, np.int64)
         self.tunings = [TreeTuning()] * size
         self.reports_made = np.zeros(size, np.int64)
         self.incarnations = [Incarnation("", 0.0, "", "", 0)] * size
@@ -163,11 +164,11 @@ class Fleet:
             self._drawn.shape
         )
         requests.output_left[decoding] -= np.bincount(owners, weights=tokens, minlength=len(decoding))
-        self.tokens_now = np.bincount(replicas, weights=tokens, minlength=size)
+        self.tokens_now = np.bincount(replicas, weights=tokens, minlength=size).astype(np.float64)
         self.tokens += float(tokens.sum())
         self.sequence_steps += len(owners)
         is_left = requests.output_left > 0
-        self.finished_now = np.bincount(requests.replica[~is_left], minlength=size)
+        self.finished_now = np.bincount(requests.replica[~is_left], minlength=size).astype(np.int64)
         self.finished += int((~is_left).sum())
         requests.keep(is_left)
         self.is_live[self.is_leaving & (self.loads() == 0)] = False
@@ -200,7 +201,7 @@ class Fleet:
         )
 
     def _outcomes(self, replica: int) -> Outcomes:
-        return self._libraries[self.traffic[replica]].outcomes(self.tunings[replica])
+        return self._libraries[int(self.traffic[replica])].outcomes(self.tunings[replica])
 
 
 def _ranks(groups: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -44,7 +44,7 @@ PLAN = SimulationPlan(
 
 def trace_of(prompt: int, output: int, num_requests: int = 40) -> Trace:
     lengths = np.full(num_requests, prompt), np.full(num_requests, output)
-    return Trace(np.arange(num_requests) * 0.5, *lengths)
+    return Trace(np.arange(0.0, num_requests / 2, 0.5), *lengths)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ class TestTraces:
 
     @pytest.mark.parametrize("rate", [0.7, 2.0, 9.5])
     def test_scaling_keeps_lengths_and_makes_the_rate(self, rate: float) -> None:
-        trace = Trace(np.arange(50) * 0.5, np.arange(50) + 100, np.arange(50) + 1)
+        trace = Trace(np.arange(0.0, 25.0, 0.5), np.arange(50) + 100, np.arange(50) + 1)
         scaled = trace.scaled(rate, 400.0, np.random.default_rng(0))
         assert (np.diff(scaled.arrivals_s) >= 0).all()
         assert 0 <= scaled.arrivals_s[0] < scaled.arrivals_s[-1] < 400
