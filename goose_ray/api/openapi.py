@@ -33,6 +33,12 @@ _REASONS = {
     500: "A fault of the server; its log says which",
     503: "No replica can answer; see `Retry-After`",
 }
+# One of a stream: of completions JSON text or [DONE], of responses JSON text with the type that `event` names too.
+_EVENT = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
 _OF_BODIES = (400, 404, 408, 413, 415, 429, 500, 503)
 _OF_VIEWS = (500, 503)
 
@@ -168,7 +174,7 @@ def _content(operation: _Operation) -> dict[str, Any]:
     schema = {"type": "object"} if operation.reply is None else _reference(operation.reply)
     content: dict[str, Any] = {"application/json": {"schema": schema}}
     if operation.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": _EVENT}
     return content
 
 

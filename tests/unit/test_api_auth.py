@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from scripted_backend import CHAT, LIMITS, MODEL, SCRIPT, ScriptedBackend, client_of
@@ -289,3 +290,10 @@ class TestKeyFile:
     def test_a_missing_file_is_an_error(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="cannot be read"):
             KeyRing(tmp_path / "none")
+
+
+def test_deployments_are_for_their_own_machine_unless_told_otherwise() -> None:
+    files = sorted((Path(__file__).parents[2] / "deployments").glob("*.yaml"))
+    assert files
+    for file in files:
+        assert yaml.safe_load(file.read_text("utf-8"))["http_options"]["host"] == "127.0.0.1", file.name

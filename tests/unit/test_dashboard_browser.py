@@ -13,6 +13,8 @@ import uvicorn
 from browser import Browser, browser_in
 from scripted_backend import LIMITS, ScriptedBackend
 
+from goose_ray.api.auth.api_key import hash_of, new_key
+from goose_ray.api.auth.key_ring import KeyRing
 from goose_ray.api.http_app import build_http_app
 from goose_ray.engine.tree_trace import TreeRecord
 from goose_ray.telemetry.dashboard.history import Sample
@@ -29,10 +31,10 @@ def browser(tmp_path: Path) -> Browser:
 
 
 @contextmanager
-def serving(backend: ScriptedBackend, model: str) -> Iterator[str]:
+def serving(backend: ScriptedBackend, model: str, keys: KeyRing | None = None) -> Iterator[str]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        config = uvicorn.Config(build_http_app(backend, model, limits=LIMITS), log_level="error")
+        config = uvicorn.Config(build_http_app(backend, model, limits=LIMITS, keys=keys), log_level="error")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -99,3 +101,14 @@ def test_it_draws_on_small_and_large_screens_and_dark_ones(browser: Browser, tmp
         visit = browser.picture(url, tmp_path / "page.png", width=width, height=900, dark=True)
     assert visit.complaints == ()
     assert (tmp_path / "page.png").read_bytes()[16:20] == width.to_bytes(4, "big")
+
+
+def test_a_key_given_as_a_password_opens_the_page_and_all_that_it_asks_for(browser: Browser) -> None:
+    key = new_key()
+    with serving(told("r1"), "tiny", KeyRing(None, hash_of(key))) as url:
+        visit = browser.visit(url.replace("http://", f"http://me:{key}@"))
+        refused = browser.visit(url)
+    assert visit.complaints == ()
+    assert re.search(r'<p id="status"[^>]*>1 of 1 replicas healthy', visit.html)
+    assert key not in visit.html
+    assert 'id="status"' not in refused.html

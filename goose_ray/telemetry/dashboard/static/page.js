@@ -9,6 +9,8 @@ const RECENT_S = 60;
 const AGAIN_S = 20;
 // A phone shows fewer trees, or the rest of the page would be far below.
 const NARROW_PX = 720;
+// Without the password that may stand in the page's own URL: fetch refuses such addresses. The browser sends it all the same.
+const PAGE = location.origin + location.pathname;
 const byId = (id) => document.getElementById(id);
 let history = [];
 let shown = null;
@@ -17,7 +19,7 @@ let complete = 0;
 
 async function poll() {
   try {
-    const answer = await fetch(`v1/goose/live?since=${complete}`, { cache: "no-store" });
+    const answer = await fetch(new URL(`v1/goose/live?since=${complete}`, PAGE), { cache: "no-store" });
     if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
     const live = await answer.json();
     history = mergeHistory(history, live.history, live.history_s, live.time);
