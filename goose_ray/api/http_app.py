@@ -29,11 +29,16 @@ class _App(FastAPI):
     reader's key.
     """
 
-    def __init__(self, document: dict[str, Any]) -> None:
+    def __init__(self, model: str, *, has_keys: bool) -> None:
         super().__init__(docs_url=None, redoc_url=None)
-        self._document = document
+        self._model = model
+        self._has_keys = has_keys
+        self._document: dict[str, Any] | None = None
 
     def openapi(self) -> dict[str, Any]:
+        """Made when it is first asked for."""
+        if self._document is None:
+            self._document = openapi_document(self._model, has_keys=self._has_keys)
         return self._document
 
 
@@ -41,7 +46,7 @@ def build_http_app(
     backend: Backend, model: str, *, limits: HttpLimits, keys: KeyRing | None = None, tracing: Tracing | None = None
 ) -> FastAPI:
     """`model` is the one name that requests may ask for. Without `keys` whoever comes is served."""
-    app = _App(openapi_document(model, has_keys=keys is not None))
+    app = _App(model, has_keys=keys is not None)
     reader = RequestReader(model, max_body_bytes=limits.max_body_bytes, body_timeout_s=limits.body_timeout_s)
     answering = Answering(backend, limits)
     generation = GenerationRoutes(answering, reader)
