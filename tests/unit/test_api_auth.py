@@ -54,6 +54,10 @@ def ask(
     return asyncio.run(send())
 
 
+def standing_still() -> float:
+    return 0.0
+
+
 class TestGate:
     def test_every_route_but_health_wants_a_key(self, tmp_path: Path) -> None:
         keys = KeyRing(key_file(tmp_path))
@@ -159,7 +163,7 @@ class TestTenants:
 
 class TestLimits:
     def test_requests_a_minute(self, tmp_path: Path) -> None:
-        keys = KeyRing(key_file(tmp_path, requests_per_minute=2))
+        keys = KeyRing(key_file(tmp_path, requests_per_minute=2), clock=standing_still)
 
         async def scenario() -> list[httpx.Response]:
             async with client_of(ScriptedBackend(), keys) as client:
@@ -182,13 +186,13 @@ class TestLimits:
 
         async def num_answered(limit: int) -> int:
             folder = tmp_path / f"{limit}"
-            async with client_of(ScriptedBackend(), KeyRing(key_file(folder, tokens_per_minute=limit))) as client:
+            keys = KeyRing(key_file(folder, tokens_per_minute=limit), clock=standing_still)
+            async with client_of(ScriptedBackend(), keys) as client:
                 answers = [
                     await client.post("/v1/chat/completions", json=body, headers=bearer(ALICE)) for _ in range(4)
                 ]
             return [answer.status_code for answer in answers].index(429)
 
-        # A second or two of the test may pay some off, which of such a limit is no token.
         assert asyncio.run(num_answered(13)) == 1
         assert asyncio.run(num_answered(15)) == 2
         assert asyncio.run(num_answered(28)) == 3
@@ -234,7 +238,7 @@ class TestLimits:
 
     def test_nobody_leaves_twice(self) -> None:
         with pytest.raises(RuntimeError):
-            Allowance().leave()
+            Allowance(standing_still).leave()
 
 
 class TestKeyFile:

@@ -4,7 +4,6 @@ Knows nothing of keys and HTTP. What a request costs in tokens is known when it 
 afterwards: one request may go over the limit, and the next ones wait for it. Over time the limits hold.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,7 +22,7 @@ _RETRY_CONCURRENT_S = 1.0
 class Allowance:
     """To be used from one event loop. The limits come with each request, as a key's may change."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._num_running = 0
         self._requests = _Debt()

@@ -60,7 +60,7 @@ class Gate:
             tenant.allowance.leave()
 
     def _tenant(self, key: ApiKey) -> Tenant:
-        return Tenant(key, self._allowances.setdefault(key.name, Allowance()))
+        return Tenant(key, self._allowances.setdefault(key.name, Allowance(self._keys.clock)))
 
 
 def _path(scope: Scope) -> str:

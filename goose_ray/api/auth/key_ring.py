@@ -35,7 +35,7 @@ class KeyRing:
         self, path: Path | None, sha256: str | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._path = path
-        self._clock = clock
+        self.clock = clock
         self._fixed = () if sha256 is None else (ApiKey(name=_NAME, sha256=sha256),)
         self._version = self._version_of_file()
         self._of_file = () if path is None else read_keys(path)
@@ -52,7 +52,7 @@ class KeyRing:
         return found
 
     def _look(self) -> None:
-        now = self._clock()
+        now = self.clock()
         if self._path is None or now - self._looked_at < _LOOK_AGAIN_S:
             return
         self._looked_at = now
