@@ -127,7 +127,13 @@ class TestRequest:
             max_output_tokens=7,
             temperature=0.5,
             top_p=0.9,
-            extra_body={"goose": {"policy": "chain", "budget": 5}, "cache_salt": "s", "seed": 3},
+            extra_body={
+                "goose": {"policy": "chain", "budget": 5},
+                "cache_salt": "s",
+                "seed": 3,
+                "ignore_eos": True,
+                "stop": None,
+            },
         )
         (call,) = backend.calls
         assert isinstance(call.prompt, ChatPrompt)
@@ -140,6 +146,7 @@ class TestRequest:
         assert developer["role"] == "system"
         sampling = call.sampling
         assert (sampling.max_tokens, sampling.temperature, sampling.top_p, sampling.seed) == (7, 0.5, 0.9, 3)
+        assert sampling.ignore_eos
         assert (call.policy, call.budget, call.cache_salt) == ("chain", 5, "s")
 
     def test_a_schema_and_a_forced_function(self) -> None:

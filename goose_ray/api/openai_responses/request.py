@@ -105,6 +105,7 @@ class ResponsesRequest(WireModel):
     seed: Seed | None = None
     top_k: int | None = None
     min_p: float | None = None
+    ignore_eos: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
     priority: int | None = None
     goose: GooseOptions | None = None
@@ -126,6 +127,8 @@ class ResponsesRequest(WireModel):
     reasoning: Annotated[dict[str, Any] | None, only_neutral({})] = None
     truncation: Annotated[str | None, only_neutral("disabled")] = None
     max_tool_calls: Annotated[int | None, only_neutral()] = None
+    # guidellm sends null
+    stop: Annotated[Any, only_neutral()] = None
 
     @field_validator("input", mode="before")
     @classmethod
@@ -173,6 +176,7 @@ class ResponsesRequest(WireModel):
             top_p=self.top_p,
             top_k=self.top_k,
             min_p=self.min_p,
+            ignore_eos=self.ignore_eos,
             seed=self.seed,
             stream=self.stream,
             response_format=None if shape is None else shape.for_chat(),
