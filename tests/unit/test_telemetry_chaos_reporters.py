@@ -89,6 +89,10 @@ class Replica:
             tuning_counts=self.speculator.tuning_counts(),
         )
 
+    async def straggle(self) -> None:
+        for report in self.sent:
+            await self._link.observe(report)
+
     async def _send(self, report: ReplicaReport) -> TreeTuning | None:
         if not self.is_quiet and self._rng.random() < LOST:
             raise AggregatorAwayError("lost on the way")
@@ -126,6 +130,8 @@ async def run(num_replicas: int, seed: int) -> tuple[list[Replica], Actors]:
         # a link may still be bound to an actor that has died, and learns it by the first of them
         await replica.reporter.report()
         await replica.reporter.report()
+        # what was on its way for long still comes
+        await replica.straggle()
     return living, actors
 
 
