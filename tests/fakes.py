@@ -280,7 +280,12 @@ class FakeTokenizer:
         return text[1:] if self._strips_space and text.startswith(" ") else text
 
     def apply_chat_template(
-        self, messages: Sequence[object], *, tools: Sequence[object] | None = None, max_tokens: int | None = None
+        self,
+        messages: Sequence[object],
+        *,
+        tools: Sequence[object] | None = None,
+        options: object = None,
+        max_tokens: int | None = None,
     ) -> list[int]:
         return self.encode("\n".join(map(str, messages)), max_tokens=max_tokens)
 

@@ -5,7 +5,7 @@ cross as data too: an exception raised across Ray is wrapped, logged with a trac
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from goose_ray.api.tools.choice import ToolChoiceKind
@@ -40,6 +40,8 @@ class ChatPrompt:
     # definitions of functions, as OpenAI has them
     tools: tuple[Mapping[str, Any], ...] = ()
     tool_choice: ToolChoiceKind = "none"
+    # variables of the model's own chat template
+    template_options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

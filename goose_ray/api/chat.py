@@ -102,13 +102,19 @@ class ChatMessage(WireModel):
 Messages = Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=_MAX_MESSAGES)]
 
 
-def chat_prompt(messages: Sequence[ChatMessage], tools: Sequence[Tool], choice: ToolChoiceKind) -> ChatPrompt:
+def chat_prompt(
+    messages: Sequence[ChatMessage],
+    tools: Sequence[Tool],
+    choice: ToolChoiceKind,
+    template_options: Mapping[str, Any] | None = None,
+) -> ChatPrompt:
     """Raises InvalidRequestError naming the field."""
     called = {call.id: call.function.name for message in messages for call in message.tool_calls or ()}
     return ChatPrompt(
         tuple(message.for_template(f"messages[{index}]", called) for index, message in enumerate(messages)),
         tuple(tool.for_template() for tool in tools),
         choice,
+        template_options or {},
     )
 
 
@@ -121,6 +127,9 @@ class ChatCompletionRequest(SamplingFields):
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
+
+    # vLLM's: variables of the model's own template, such as enable_thinking
+    chat_template_kwargs: dict[str, Any] | None = None
 
     # accepted: a hint for speed
     prediction: dict[str, Any] | None = None
@@ -140,7 +149,6 @@ class ChatCompletionRequest(SamplingFields):
     add_special_tokens: Annotated[bool | None, only_neutral(False)] = None
     documents: Annotated[list[Any] | None, only_neutral([])] = None
     chat_template: Annotated[str | None, only_neutral()] = None
-    chat_template_kwargs: Annotated[dict[str, Any] | None, only_neutral({})] = None
     include_reasoning: Annotated[bool | None, only_neutral(True)] = None
     return_prompt_text: Annotated[bool | None, only_neutral(False)] = None
     media_io_kwargs: Annotated[dict[str, Any] | None, only_neutral({})] = None
@@ -172,7 +180,12 @@ class ChatCompletionRequest(SamplingFields):
         limit = self.max_completion_tokens if self.max_tokens is None else self.max_tokens
         return GenerateCall(
             request_id=request_id,
-            prompt=chat_prompt(self.messages, self.tools or (), "none" if choice is None else choice.kind),
+            prompt=chat_prompt(
+                self.messages,
+                self.tools or (),
+                "none" if choice is None else choice.kind,
+                self.chat_template_kwargs,
+            ),
             sampling=_shaped(self._sampling_params(limit), choice),
             clip_max_tokens=limit is None,
             max_tokens_param="max_completion_tokens" if self.max_tokens is None else "max_tokens",

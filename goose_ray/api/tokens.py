@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 from goose_ray.api.calls import ChatPrompt, DecodeCall, EncodeCall, Encoded
 from goose_ray.api.chat import Messages, chat_prompt
 from goose_ray.api.reply import Reply
+from goose_ray.api.tools.choice import ToolChoiceKind
 from goose_ray.api.tools.wire import MAX_TOOLS, Tool
 from goose_ray.api.validation import WireModel, only_neutral
 
@@ -23,13 +24,13 @@ class TokenizeRequest(WireModel):
     add_special_tokens: bool | None = None
     messages: Messages | None = None
     tools: Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     return_token_strs: bool | None = False
 
     # refused unless neutral
     add_generation_prompt: Annotated[bool | None, only_neutral(True)] = None
     continue_final_message: Annotated[bool | None, only_neutral(False)] = None
     chat_template: Annotated[str | None, only_neutral()] = None
-    chat_template_kwargs: Annotated[dict[str, Any] | None, only_neutral({})] = None
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
@@ -44,7 +45,8 @@ class TokenizeRequest(WireModel):
         """Raises InvalidRequestError naming the field."""
         prompt: ChatPrompt | str = self.prompt or ""
         if self.messages is not None:
-            prompt = chat_prompt(self.messages, self.tools or (), "auto" if self.tools else "none")
+            choice: ToolChoiceKind = "auto" if self.tools else "none"
+            prompt = chat_prompt(self.messages, self.tools or (), choice, self.chat_template_kwargs)
         return EncodeCall(
             prompt=prompt,
             add_special_tokens=self.add_special_tokens is not False,

@@ -52,9 +52,10 @@ class Tokenizer(Protocol):
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
     ) -> list[int]:
-        """The ids of a conversation, ending where the assistant's reply begins. Raises InvalidRequestError, for
-        `max_tokens` as `encode` does.
+        """The ids of a conversation, ending where the assistant's reply begins. `options` are variables of the
+        template's own. Raises InvalidRequestError, for `max_tokens` as `encode` does.
         """
         ...

@@ -4,6 +4,7 @@ Knows nothing about requests, streams or stop conditions. Safe to use from sever
 loading.
 """
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ from goose_ray.models.token_bytes import TokenBytes
 from goose_ray.models.token_lengths import longest_token
 
 __all__ = ["HFTokenizer", "load_tokenizer"]
+
+# What a template is given besides options, and what else transformers' method is told.
+_RESERVED = {"messages", *inspect.signature(PreTrainedTokenizerFast.apply_chat_template).parameters}
 
 
 class HFTokenizer:
@@ -72,21 +76,26 @@ class HFTokenizer:
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
         max_tokens: int | None = None,
     ) -> list[int]:
         """Token ids of the conversation in the model's own format, ending where the assistant's reply begins.
+        `options` are variables of the template's own, such as `enable_thinking`; none may be a parameter of
+        transformers' method, which would let them change what is rendered and how.
 
         Raises InvalidRequestError if the model has no chat template, its template refuses the messages, or they are
         too long for `max_tokens` whatever their tokens are.
         """
         if not self._tokenizer.chat_template:
             raise InvalidRequestError("this model has no chat template: use completions with a prompt", "messages")
+        _refuse_reserved(options or {})
         try:
             prompt: str = self._tokenizer.apply_chat_template(
                 list(messages),
                 tools=list(tools) if tools else None,
                 add_generation_prompt=True,
                 tokenize=False,
+                **(options or {}),
             )
         except (TemplateError, TypeError) as error:
             raise InvalidRequestError(f"the model's chat template refuses the messages: {error}", "messages") from error
@@ -108,6 +117,15 @@ class HFTokenizer:
         (encoding,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
         return ids
+
+
+def _refuse_reserved(options: Mapping[str, Any]) -> None:
+    for name in options:
+        if name in _RESERVED or not name.isidentifier():
+            raise InvalidRequestError(
+                f"chat_template_kwargs: {name!r} is no variable that a template may be given here",
+                "chat_template_kwargs",
+            )
 
 
 def _all_templates(templates: str | Mapping[str, str] | None) -> str:

@@ -175,7 +175,6 @@ class TestChat:
         [
             {"skip_special_tokens": False},
             {"chat_template": "{{ messages }}"},
-            {"chat_template_kwargs": {"enable_thinking": False}},
             {"continue_final_message": True},
             {"logprob_token_ids": [1]},
             {"vllm_xargs": {"a": 1}},

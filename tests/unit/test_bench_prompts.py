@@ -16,7 +16,12 @@ class ChatTokenizer(FakeTokenizer):
     """One byte a token; a message is its role's first letter, its content and a bar."""
 
     def apply_chat_template(
-        self, messages: Sequence[Any], *, tools: Sequence[object] | None = None, max_tokens: int | None = None
+        self,
+        messages: Sequence[Any],
+        *,
+        tools: Sequence[object] | None = None,
+        options: object = None,
+        max_tokens: int | None = None,
     ) -> list[int]:
         head = f"t{len(tools)}|" if tools else ""
         return self.encode(head + "".join(f"{message['role'][0]}{message['content']}|" for message in messages))

@@ -64,7 +64,12 @@ class _TemplateTokenizer(FakeTokenizer):
     """Contents, one behind the other."""
 
     def apply_chat_template(
-        self, messages: Sequence[object], *, tools: Sequence[object] | None = None, max_tokens: int | None = None
+        self,
+        messages: Sequence[object],
+        *,
+        tools: Sequence[object] | None = None,
+        options: object = None,
+        max_tokens: int | None = None,
     ) -> list[int]:
         return self.encode("".join(message["content"] for message in messages if isinstance(message, dict)))
 

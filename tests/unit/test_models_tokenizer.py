@@ -76,6 +76,18 @@ def test_a_refusing_chat_template_is_the_requests_fault(
     assert caught.value.param == "messages"
 
 
+def test_options_reach_the_template_and_none_that_is_more_than_a_variable(directory: Path) -> None:
+    (directory / "chat_template.jinja").write_text("{{ 'on' if enable_thinking else 'off' }}")
+    tokenizer = load_tokenizer(directory)
+    message = [{"role": "user", "content": "a"}]
+    assert tokenizer.decode(tokenizer.apply_chat_template(message, options={"enable_thinking": True})) == "on"
+    assert tokenizer.decode(tokenizer.apply_chat_template(message)) == "off"
+    for name in ("chat_template", "messages", "conversation", "tools", "tokenize", "add_generation_prompt", "a b"):
+        with pytest.raises(InvalidRequestError, match=name) as refused:
+            tokenizer.apply_chat_template(message, options={name: "{{ 1 }}"})
+        assert refused.value.param == "chat_template_kwargs"
+
+
 def test_tools_reach_the_template(directory: Path) -> None:
     (directory / "chat_template.jinja").write_text("{{ tools | length if tools else 'none' }}")
     tokenizer = load_tokenizer(directory)

@@ -48,10 +48,12 @@ class ToolPrompts:
         messages: Sequence[Mapping[str, Any]] = prompt.messages
         if not self._shows_tools:
             messages = without_tools(messages, prompt.tools, has_system_role=self._has_system_role)
-            return self._tokenizer.apply_chat_template(messages, max_tokens=max_tokens)
+            return self._tokenizer.apply_chat_template(messages, options=prompt.template_options, max_tokens=max_tokens)
         if self._format is not None:
             messages = self._format.for_template(messages)
-        return self._tokenizer.apply_chat_template(messages, tools=prompt.tools or None, max_tokens=max_tokens)
+        return self._tokenizer.apply_chat_template(
+            messages, tools=prompt.tools or None, options=prompt.template_options, max_tokens=max_tokens
+        )
 
     def format_name(self, prompt: ChatPrompt | str | tuple[int, ...]) -> str | None:
         """The format that calls in the answer have, if the model may write any of its own accord."""
