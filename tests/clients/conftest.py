@@ -1,7 +1,8 @@
 """A server started with `goose serve`, for clients of others that are installed in an environment of their own.
 
 `make clients` makes that environment, `.venv/clients`, and runs these tests in it with `GOOSE_CLIENTS=1`. Without it
-they are skipped. `GOOSE_BIN` names another `goose` than that of `.venv`.
+they are skipped. `GOOSE_BIN` names another `goose` than that of `.venv`, `GOOSE_URL` a server of the embedded model
+that runs already.
 """
 
 import os
@@ -28,11 +29,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     if os.environ.get("GOOSE_CLIENTS") != "1":
         pytest.skip("make clients")
     goose = os.environ.get("GOOSE_BIN", str(_REPOSITORY / ".venv/bin/goose"))
+    found = subprocess.run([goose, "model", "path"], capture_output=True, text=True, check=True)
+    model_directory = Path(found.stdout.strip())
+    if url := os.environ.get("GOOSE_URL"):
+        yield Server(url, model_directory)
+        return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     # `local`: never a cluster that runs here already
-    options = ["--address", "local", "--port", str(port), "--replicas", "1", "--kv-cache-tokens", "8192"]
+    options = ["--address", "local", "--port", str(port), "--replicas", "1"]
+    # a short context, so that answers without a limit take seconds
+    options += ["--max-model-len", "512", "--kv-cache-tokens", "8192"]
     folder = tmp_path_factory.mktemp("served")
     log = folder / "serve.log"
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
@@ -46,8 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             if process.poll() is not None or time.monotonic() > deadline:
                 pytest.fail(f"goose serve did not come up:\n{log.read_text()[-6000:]}")
             time.sleep(0.2)
-        found = subprocess.run([goose, "model", "path"], capture_output=True, text=True, check=True)
-        yield Server(f"http://127.0.0.1:{port}", Path(found.stdout.strip()))
+        yield Server(f"http://127.0.0.1:{port}", model_directory)
         process.send_signal(signal.SIGINT)
         assert process.wait(_STOP_TIMEOUT_S) == 0, log.read_text()[-3000:]
     finally:

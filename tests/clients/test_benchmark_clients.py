@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import urllib.request
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,19 @@ def test_requests_as_vllm_bench_serve_sends_them(server: Server, path: str, prom
     assert not found[-1]["choices"]
 
 
-def test_guidellm(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
+def test_guidellm(server: Server, tmp_path: Path, path: str) -> None:
     report = tmp_path / "benchmarks.json"
-    command = [sys.executable, "-m", "guidellm", "benchmark", "run", "--target", server.url, "--model", MODEL]
-    command += ["--profile", "synchronous", "--max-requests", "3", "--processor", str(server.model_directory)]
-    command += ["--data", "prompt_tokens=32,output_tokens=8", "--output-path", str(report), "--disable-console"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    options = {
+        "--backend": f"kind=openai_http,target={server.url},model={MODEL},request_format={path}",
+        "--profile": "kind=synchronous",
+        "--constraint": "kind=max_requests,count=3",
+        "--tokenizer": f"kind=huggingface_auto,model={server.model_directory}",
+        "--data": "kind=synthetic_text,prompt_tokens=32,output_tokens=8",
+        "--output": f"kind=json,path={report}",
+    }
+    command = [sys.executable, "-m", "guidellm", "run", *chain(*options.items()), "--disable-console"]
+    ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     (benchmark,) = json.loads(report.read_text())["benchmarks"]
     totals = benchmark["metrics"]["request_totals"]

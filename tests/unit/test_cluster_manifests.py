@@ -59,7 +59,7 @@ def test_a_service_serves_the_deployment_of_its_name_on_all_addresses(name: str)
     assert served.pop("http_options") == {"host": "0.0.0.0", "port": 8000}
     expected = load(REPOSITORY / "deployments" / f"{name}.yaml")
     expected.pop("http_options")
-    assert served == expected
+    assert served == expected, f"copy deployments/{name}.yaml into serveConfigV2 of cluster/kuberay/{name}.yaml"
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -15,7 +15,7 @@ import click
 import pytest
 import yaml
 from ray.scripts.scripts import cli as ray_cli
-from ray.serve.schema import ServeDeploySchema
+from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 from ray.serve.scripts import cli as serve_cli
 
 from goose_ray.cli.main import main
@@ -176,6 +176,8 @@ def test_yaml_is_a_configuration(block: Block) -> None:
             GooseConfig.from_args(application.get("args", {}))
     elif "deployments" in document:
         ServeDeploySchema.model_validate({"applications": [{"import_path": "goose_ray.app:build_app", **document}]})
+    elif document.keys() <= DeploymentSchema.model_fields.keys():
+        DeploymentSchema.model_validate({"name": "GooseServer", **document})
     elif document.keys() <= GooseConfig.model_fields.keys():
         GooseConfig.from_args(document)
     else:
