@@ -1,9 +1,10 @@
-"""Builds DeepSpeed's shared-memory all-reduce, once a machine and version of torch. Knows no ranks.
+"""Builds DeepSpeed's shared-memory all-reduce, once a machine, environment and version of torch. Knows no ranks.
 
 It is C++ that DeepSpeed compiles when it is first needed: half a minute, with ninja and a compiler. Here so that what
 is missing is named, and so that a build that was killed does not make all later ones wait for its lock.
 """
 
+import hashlib
 import shutil
 import sys
 import sysconfig
@@ -22,9 +23,13 @@ __all__ = ["build_environment", "build_shared_memory_op"]
 def build_environment() -> dict[str, str]:
     """What the process that builds needs in its environment from its start; `${PATH}` is its own."""
     python = f"py{sys.version_info.major}{sys.version_info.minor}"
+    # The compiler is told of this folder, so that environments that share one build would undo each other's.
+    environment = hashlib.sha256(sysconfig.get_path("purelib").encode()).hexdigest()[:8]
     return {
         # Compiled against one torch, it does not run with another.
-        "TORCH_EXTENSIONS_DIR": str(cache_dir() / "torch_extensions" / f"torch-{torch.__version__}-{python}"),
+        "TORCH_EXTENSIONS_DIR": str(
+            cache_dir() / "torch_extensions" / f"torch-{torch.__version__}-{python}-{environment}"
+        ),
         # ninja, where pip has put it
         "PATH": f"{sysconfig.get_path('scripts')}:${{PATH}}",
     }
