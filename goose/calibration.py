@@ -83,8 +83,7 @@ class AcceptanceTable:
         self._positions[_ACCEPTED] += np.bincount(places[reached.accepted], minlength=_NUM_POSITIONS)
 
         num_sources = len(self._counts)
-        by_source = reached.sources >> np.arange(num_sources)[:, None] & 1
-        sources, nodes = by_source.nonzero()
+        sources, nodes = (reached.sources & (1 << np.arange(num_sources))[:, None] != 0).nonzero()
         accepted = reached.accepted[nodes]
         depth_bucket = _DEPTH_BUCKETS[np.minimum(reached.depths[nodes], DEPTH_EDGES[-1])]
         # One parent has siblings in many sources; a source's own follow each other.
@@ -221,10 +220,16 @@ def _reached(trees: Sequence[TokenTree], accepted_nodes: Sequence[IntArray]) -> 
 
 def _ranks(groups: IntArray) -> IntArray:
     """How many earlier entries have the same number."""
+    if groups.max(initial=0) < 1 << 15:
+        # Short numbers are sorted by their digits, in a third of the time.
+        groups = groups.astype(np.int16)
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     places = np.arange(len(groups))
-    starts = np.maximum.accumulate(np.where(np.diff(ordered, prepend=-1) != 0, places, 0))
+    starts = np.zeros(len(groups), np.int64)
+    changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    starts[changes] = changes
+    np.maximum.accumulate(starts, out=starts)
     ranks = np.empty(len(groups), np.int64)
     ranks[order] = places - starts
     return ranks

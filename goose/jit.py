@@ -12,7 +12,10 @@ a function that another file calls, delete `__pycache__` (`make clean` does).
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-__all__ = ["jit", "needs_compilation", "prefetch"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["jit", "needs_compilation", "prefetch", "writable"]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -39,6 +42,11 @@ def needs_compilation(function: Callable[..., Any]) -> bool:
     return signatures is not None and not signatures
 
 
+def writable(array: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
+    """The array, or a copy if need be: what may not be written is of another type, and compiled for once more."""
+    return np.require(array, dtype, ("C_CONTIGUOUS", "WRITEABLE"))
+
+
 def _prefetch_nothing(array: Any, first: int, second: int) -> None:
     return None
 
@@ -54,8 +62,8 @@ def _compiled_prefetch() -> Callable[[Any, int, int], None]:
         pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
         instruction = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        # For reading; into all caches; of data.
-        builder.call(instruction, [builder.bitcast(item, pointer), number(0), number(3), number(1)])
+        # For reading; into the second cache, because a tree asks for more than the first holds; of data.
+        builder.call(instruction, [builder.bitcast(item, pointer), number(0), number(2), number(1)])
         return context.get_dummy_value()
 
     def prefetch(typing_context: Any, array: Any, first: Any, second: Any) -> Any:

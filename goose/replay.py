@@ -94,11 +94,13 @@ def replay(
     speculator: Speculator,
     *,
     stop_token_ids: frozenset[int] = frozenset(),
+    harvest_prompt: bool = True,
     on_step: StepObserver | None = None,
 ) -> ReplayResult:
     """Replays one reply as a request of `speculator`, which keeps what it learned for the next.
 
-    As in serving, the first step verifies a tree at the end of the prompt, and the prompt is harvested with it.
+    As in serving, the first step verifies a tree at the end of the prompt, and the prompt is harvested with it: where
+    few requests share a step. `harvest_prompt=False` is what many get, whose policies can do without.
     """
     tokens = np.concatenate([recording.prompt_ids, recording.output_ids])
     num_prompt, num_tokens = len(recording.prompt_ids), len(tokens)
@@ -106,7 +108,9 @@ def replay(
     steps = nodes = 0
     by_source: dict[str, tuple[int, int]] = {}
     speculator.start_request(recording.name, recording.prompt_ids, stop_token_ids=stop_token_ids)
-    harvested, committed = 0, num_prompt
+    # The last token of the prompt is the first tree's anchor, and the rows of trees are harvested anyway.
+    harvested = 0 if harvest_prompt or speculator.needs_prompts else num_prompt - 1
+    committed = num_prompt
     while committed < num_tokens:
         # With the bonus token, a draft of one token less than what is left can still be committed whole.
         depth = num_tokens - committed - 1

@@ -4,6 +4,7 @@ Owns the draft sources, the policies and the acceptance counts. Knows nothing of
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ __all__ = ["AUTOMATIC_NODES", "Speculator"]
 
 # The paper's budget.
 AUTOMATIC_NODES = 60
+# Fewer trees than this are not worth waking a thread that counts them.
+_MIN_COUNTED = 8
 
 
 @dataclass(slots=True)
@@ -43,7 +46,8 @@ class Speculator:
     Without a budget (None) it is automatic: policies that can take in each step the nodes that give the most tokens a
     second by `propose`'s `step_seconds`; the others, and all without it, have AUTOMATIC_NODES. `harvest_k` is how many
     successors a harvested row is worth keeping, `pool_tokens` how much of past outputs the source `pool` keeps.
-    Where numba is installed, `anisotropic` builds the trees of large batches on `num_threads`, at most four.
+    Where numba is installed, `anisotropic` builds the trees of large batches on `num_threads`, at most four; with more
+    than one, outcomes are counted beside what is learned from them.
     `builders` are the policies by name, by default the registered ones.
     """
 
@@ -74,6 +78,7 @@ class Speculator:
         self.policy = policy
         self.budget = budget
         self._table = AcceptanceTable(SOURCE_NAMES)
+        self._counting = ThreadPoolExecutor(1, "goose-count") if num_threads > 1 else None
         self._requests = RequestStates[_Request]("the speculator")
 
     def prepare(self) -> None:
@@ -193,6 +198,21 @@ class Speculator:
 
         Returns, for each outcome, source name -> (attempted, accepted) draft nodes at reached nodes.
         """
+        trees = [outcome.tree for outcome in outcomes]
+        accepted = [outcome.accepted_nodes for outcome in outcomes]
+        # Counted while compiled steps, which do without the interpreter's lock, learn from the same outcomes.
+        counting = None
+        if self._counting is not None and len(outcomes) >= _MIN_COUNTED:
+            counting = self._counting.submit(self._table.observe_batch, trees, accepted)
+        try:
+            self._learn(outcomes, harvest)
+        finally:
+            # Whatever happened here, nobody may count on when the caller goes on.
+            if counting is not None:
+                wait([counting])
+        return counting.result() if counting is not None else self._table.observe_batch(trees, accepted)
+
+    def _learn(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
         by_policy: dict[str, list[TreeOutcome]] = {name: [] for name in self._policies}
         # Of a source that no policy built so far draws on, nothing will be asked that it could have learned.
         by_source: dict[str, list[TreeOutcome]] = {
@@ -210,9 +230,6 @@ class Speculator:
         for outcome in outcomes:
             if len(outcome.committed_ids):
                 self._requests[outcome.request_id].anchor_id = int(outcome.committed_ids[-1])
-        return self._table.observe_batch(
-            [outcome.tree for outcome in outcomes], [outcome.accepted_nodes for outcome in outcomes]
-        )
 
     def stop_request(self, request_id: str) -> None:
         """Forgets the request. What is warm across requests stays."""

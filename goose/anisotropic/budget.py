@@ -82,7 +82,8 @@ class NodeBudget:
         """
         num_sequences = len(budgets)
         targets = np.minimum(budgets, max_nodes // num_sequences)
-        thresholds = np.exp([self._log_threshold(target) for target in targets.tolist()])
+        by_target = {target: math.exp(self._log_threshold(target)) for target in set(targets.tolist())}
+        thresholds = np.array([by_target[target] for target in targets.tolist()])
         return TreeLimits(
             targets=targets,
             floors=np.rint(_FLOOR * targets).astype(np.int64),

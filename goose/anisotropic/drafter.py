@@ -29,6 +29,7 @@ from goose.anisotropic.workspace import (
     Workspace,
     new_requests,
 )
+from goose.jit import writable
 from goose.observation import Harvest, HarvestOrigin, TreeOutcome
 from goose.request import DraftRequest, RequestStates, TreeQuery
 from goose.tree import IntArray, TokenTree
@@ -123,7 +124,7 @@ class Drafter:
         stop_ids = np.array(sorted(request.stop_token_ids), dtype=np.int64)
         self._requests.start(request.request_id, _Request(slot, size, request.cache_salt, stop_ids))
         self._slot_of[request.request_id] = slot
-        self._commit([slot], [np.array(request.prompt_ids, dtype=np.int64)])
+        self._commit(np.array([slot]), [np.array(request.prompt_ids, dtype=np.int64)])
 
     def propose(
         self, queries: Sequence[TreeQuery], limits: TreeLimits, max_nodes: int, source_bits: IntArray
@@ -147,22 +148,19 @@ class Drafter:
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
         if outcomes:
             states = [self._requests[outcome.request_id] for outcome in outcomes]
-            slots = [state.slot for state in states]
+            slots = np.array([state.slot for state in states], dtype=np.int64)
             if self._learning_rate > 0:
-                chosen = [
-                    [*outcome.committed_ids[: len(outcome.accepted_nodes)].tolist(), outcome.bonus_id]
-                    for outcome in outcomes
-                ]
-                self._learn(slots, chosen)
-            for state, outcome in zip(states, outcomes, strict=True):
-                self._make_room(state, len(outcome.committed_ids))
-            self._commit(slots, [outcome.committed_ids for outcome in outcomes])
+                self._learn(slots, [_chosen(outcome) for outcome in outcomes])
+            committed = [outcome.committed_ids for outcome in outcomes]
+            self._make_room(states, slots, committed)
+            self._commit(slots, committed)
         if harvest is not None and len(harvest.token_ids):
             self._add_rows(harvest)
 
     def stop_request(self, request_id: str) -> None:
         """Forgets the request. Its output, and the rows harvested for it, stay for others of its salt."""
         state = self._requests.stop(request_id)
+        self._forget_found()
         del self._slot_of[request_id]
         start, end = int(self._slots.starts[state.slot]), int(self._slots.ends[state.slot])
         output_start = int(self._slots.output_starts[state.slot])
@@ -188,8 +186,9 @@ class Drafter:
             )
             state, output = self._requests[name], text.token_ids[text.num_prompt :]
             if len(output):
-                self._make_room(state, len(output))
-                self._commit([state.slot], [output])
+                slots = np.array([state.slot])
+                self._make_room([state], slots, [output])
+                self._commit(slots, [output])
             # Behind the last token nothing is known to have been written.
             places = np.arange(len(text.token_ids) - 1)
             previous = np.concatenate([[-1], text.token_ids[:-2]])[places]
@@ -203,35 +202,28 @@ class Drafter:
         """The newest texts of finished requests without a salt, for `remember` elsewhere; none of any other salt."""
         return exported(self._archive.texts, self._archive.past(None), max_tokens)
 
-    def _learn(self, slots: list[int], chosen: list[list[int]]) -> None:
-        learn_paths(
-            self._memory,
-            self._slots,
-            self._work,
-            np.array(slots, dtype=np.int64),
-            np.array([token for tokens in chosen for token in tokens], dtype=np.int64),
-            _bounds(chosen),
-            self._learning_rate,
-        )
+    def _learn(self, slots: IntArray, chosen: Sequence[IntArray]) -> None:
+        tokens = np.concatenate(chosen, dtype=np.int64)
+        learn_paths(self._memory, self._slots, self._work, slots, tokens, _bounds(chosen), self._learning_rate)
 
-    def _commit(self, slots: list[int], token_ids: list[IntArray]) -> None:
-        commit_tokens(
-            self._memory,
-            self._slots,
-            np.array(slots, dtype=np.int64),
-            np.concatenate(token_ids, dtype=np.int64),
-            _bounds(token_ids),
-        )
+    def _commit(self, slots: IntArray, token_ids: Sequence[IntArray]) -> None:
+        self._forget_found()
+        commit_tokens(self._memory, self._slots, slots, np.concatenate(token_ids, dtype=np.int64), _bounds(token_ids))
 
-    def _make_room(self, state: _Request, num_tokens: int) -> None:
-        """Moves a text that its segment cannot hold any longer."""
-        slots, slot = self._slots, state.slot
-        start, end = int(slots.starts[slot]), int(slots.ends[slot])
-        if end + 1 + num_tokens > start + state.segment_size:
-            old_size, state.segment_size = state.segment_size, 2 * (end + 1 - start + num_tokens)
-            moved, _ = self._open(state.segment_size, state.cache_salt)
-            move_text(self._memory, slots, slot, moved, self._new_owner())
-            self._archive.discard(start, old_size, state.cache_salt)
+    def _make_room(self, states: Sequence[_Request], slots: IntArray, token_ids: Sequence[IntArray]) -> None:
+        """Moves texts that their segments cannot hold any longer."""
+        lengths = (self._slots.ends[slots] + 1 - self._slots.starts[slots]).tolist()
+        for state, length, tokens in zip(states, lengths, token_ids, strict=True):
+            length += len(tokens)
+            if length > state.segment_size:
+                self._move(state, length)
+
+    def _move(self, state: _Request, length: int) -> None:
+        """To a segment of room for twice the length."""
+        start, old_size, state.segment_size = int(self._slots.starts[state.slot]), state.segment_size, 2 * length
+        moved, _ = self._open(state.segment_size, state.cache_salt)
+        move_text(self._memory, self._slots, state.slot, moved, self._new_owner())
+        self._archive.discard(start, old_size, state.cache_salt)
 
     def _add_rows(self, harvest: Harvest) -> None:
         num_rows = len(harvest.token_ids)
@@ -242,25 +234,30 @@ class Drafter:
         else:
             slots = np.array([self._slot_of.get(name, -1) for name in origin.request_ids], dtype=np.int64)
             slots = slots[origin.requests]
-            positions = np.array(origin.positions, dtype=np.int64)
+            positions = writable(origin.positions, np.int64)
         add_rows(
             self._memory,
             self._slots,
             self._work,
             slots,
             positions,
-            np.array(harvest.token_ids, dtype=np.int64),
-            np.array(harvest.previous_ids, dtype=np.int64),
-            np.array(harvest.top_ids, dtype=np.int64),
-            np.array(harvest.top_probs, dtype=np.float32),
+            writable(harvest.token_ids, np.int64),
+            writable(harvest.previous_ids, np.int64),
+            writable(harvest.top_ids, np.int64),
+            writable(harvest.top_probs, np.float32),
             # A row of unknown origin may be anyone's; it is nobody's while there are salts to keep apart.
             0 if origin is not None or self._archive.is_salted else UNSALTED,
         )
 
     def _open(self, size: int, cache_salt: str | None) -> tuple[int, int]:
+        self._forget_found()
         opened = self._archive.open(size, cache_salt)
         self._memory = self._memory._replace(texts=self._archive.texts)
         return opened
+
+    def _forget_found(self) -> None:
+        """Before any text changes: what was found in it would be read in another."""
+        self._slots.found[:, 0] = 0
 
     def _new_owner(self) -> int:
         self._num_owners += 1
@@ -272,6 +269,13 @@ class Drafter:
         for name in Requests._fields:
             getattr(more, name)[:count] = getattr(self._slots, name)
         self._slots, self._free_slots = more, list(range(count, 2 * count))
+
+
+def _chosen(outcome: TreeOutcome) -> IntArray:
+    """What the target chose at each node of the verified path."""
+    if len(outcome.committed_ids) > len(outcome.accepted_nodes):
+        return outcome.committed_ids
+    return np.append(outcome.committed_ids, outcome.bonus_id)
 
 
 def _bounds(parts: Sequence[Sized]) -> IntArray:

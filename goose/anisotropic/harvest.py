@@ -3,15 +3,12 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from goose.anisotropic.successors import is_filed, learn_row, prefetch_rows, row_to_buckets
+from goose.anisotropic.successors import is_filed, learn_row, look_ahead, row_to_buckets
 from goose.anisotropic.texts import NO_TOKEN, NUM_SUCCESSORS, ROW_MARKS, TEXT_TOKEN, Texts, packed, set_followed
-from goose.anisotropic.workspace import Memory, Requests, Workspace
+from goose.anisotropic.workspace import NUM_AHEAD, Memory, Requests, Workspace
 from goose.jit import jit
 
 __all__ = ["add_rows"]
-
-# Rows whose records are asked for ahead of time.
-_AHEAD = 6
 
 
 @jit
@@ -33,8 +30,17 @@ def add_rows(
     """
     successors, texts = memory.successors, memory.texts
     for i in range(len(slots)):
-        ahead = min(i + _AHEAD, len(slots) - 1)
-        prefetch_rows(successors, token_ids[ahead], previous_ids[ahead], max(1, requests.scopes[slots[ahead]]))
+        if i % NUM_AHEAD == 0:
+            for ahead in range(i, min(i + NUM_AHEAD, len(slots))):
+                scope = max(1, scope_without_request if slots[ahead] < 0 else requests.scopes[slots[ahead]])
+                look_ahead(
+                    successors,
+                    token_ids[ahead],
+                    previous_ids[ahead],
+                    scope,
+                    slots[ahead] >= 0 and positions[ahead] >= 0,
+                    work.ahead[ahead % NUM_AHEAD],
+                )
         slot = slots[i]
         scope = scope_without_request if slot < 0 else requests.scopes[slot]
         if scope <= 0:
@@ -44,7 +50,7 @@ def add_rows(
             at = requests.starts[slot] + positions[i]
             if at > requests.ends[slot] or texts.records[at, TEXT_TOKEN] != token_ids[i]:
                 at = -1
-        if at < 0 and is_filed(successors, token_ids[i], previous_ids[i], scope):
+        if at < 0 and is_filed(successors, work.ahead[i % NUM_AHEAD]):
             continue
         rest = row_to_buckets(top_ids[i], top_probs[i], work.buckets)
         before = NO_TOKEN

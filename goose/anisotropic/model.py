@@ -53,8 +53,8 @@ def expand(memory: Memory, requests: Requests, work: Workspace, slot: int, node:
     """Fills the expansion of a node, and candidates, logits and odds; the last odds are the sum of all."""
     work.nodes[node, EXPANSION] = expansion
     texts, successors, end = memory.texts, memory.successors, requests.ends[slot]
-    if node == 0:
-        find_at_anchor(memory, requests, work, slot)
+    if work.nodes[node, DEPTH] == 0:
+        find_at_anchor(memory, requests, work, slot, node, expansion)
     else:
         find_below(
             texts.records,

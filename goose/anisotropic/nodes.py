@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from goose.anisotropic.hashing import ngram_hash
 from goose.anisotropic.successors import Successors, locate_pair, locate_token, locate_triple
-from goose.anisotropic.texts import NO_TOKEN, TEXT_TOKEN, Texts
+from goose.anisotropic.texts import NO_TOKEN, OWN_LINKS, TEXT_TOKEN, Texts
 from goose.anisotropic.workspace import (
+    AT,
     BEFORE,
     DEPTH,
+    NEXT,
     OWN_CODE,
     PAIR_KEY,
     PAIR_PLACE,
@@ -30,20 +32,27 @@ from goose.anisotropic.workspace import (
 )
 from goose.jit import jit, prefetch
 
-__all__ = ["add_node", "place_anchor", "prefetch_occurrences"]
+__all__ = ["add_node", "place_anchor", "prefetch_further", "prefetch_inherited", "prefetch_occurrences"]
 
 
 @jit
 def place_anchor(
-    texts: Texts, successors: Successors, nodes: NDArray[np.int32], start: int, end: int, owner: int, scope: int
+    texts: Texts,
+    successors: Successors,
+    nodes: NDArray[np.int32],
+    node: int,
+    start: int,
+    end: int,
+    owner: int,
+    scope: int,
 ) -> None:
-    """Node 0: the last token of the text."""
-    nodes[0, TOKEN] = texts.records[end, TEXT_TOKEN]
-    nodes[0, BEFORE] = texts.records[end - 1, TEXT_TOKEN] if end - 1 >= start else NO_TOKEN
-    nodes[0, TWICE_BEFORE] = texts.records[end - 2, TEXT_TOKEN] if end - 2 >= start else NO_TOKEN
-    nodes[0, PARENT] = -1
-    nodes[0, DEPTH] = nodes[0, SOURCES] = nodes[0, SELECTED] = 0
-    _locate(texts, successors, nodes, 0, owner, scope)
+    """The last token of the text."""
+    nodes[node, TOKEN] = texts.records[end, TEXT_TOKEN]
+    nodes[node, BEFORE] = texts.records[end - 1, TEXT_TOKEN] if end - 1 >= start else NO_TOKEN
+    nodes[node, TWICE_BEFORE] = texts.records[end - 2, TEXT_TOKEN] if end - 2 >= start else NO_TOKEN
+    nodes[node, PARENT] = -1
+    nodes[node, DEPTH] = nodes[node, SOURCES] = nodes[node, SELECTED] = 0
+    _locate(texts, successors, nodes, node, owner, scope)
 
 
 @jit
@@ -95,7 +104,30 @@ def _locate(texts: Texts, successors: Successors, nodes: NDArray[np.int32], node
 
 @jit
 def prefetch_occurrences(texts: Texts, nodes: NDArray[np.int32], node: int) -> None:
-    """Asks for what a search below the anchor will compare first."""
+    """Asks for what a search below the anchor will compare first, where the index names it already."""
     if nodes[node, OWN_CODE] >= 0:
         prefetch(texts.records, max(0, int(texts.own_heads[1, int(nodes[node, OWN_CODE])]) - 1), 0)
         prefetch(texts.records, max(0, int(texts.pool_heads[0, int(nodes[node, POOL_CODE])]) - 1), 0)
+
+
+@jit
+def prefetch_further(texts: Texts, nodes: NDArray[np.int32], node: int) -> None:
+    """Asks for what comes after that: the row at the latest occurrence, and the occurrence before it."""
+    if nodes[node, OWN_CODE] >= 0:
+        at = max(0, int(texts.own_heads[1, int(nodes[node, OWN_CODE])]) - 1)
+        prefetch(texts.rows, at, 0)
+        prefetch(texts.records, max(0, int(texts.records[at, OWN_LINKS + 1]) - 1), 0)
+
+
+@jit
+def prefetch_inherited(
+    texts: Texts, nodes: NDArray[np.int32], own: NDArray[np.int32], num_own: int, above: int, token: int
+) -> None:
+    """Asks for the text behind the occurrences of a node's parent that go on with the node's token."""
+    for i in range(min(num_own, 4)):
+        if own[above, i, NEXT] == token:
+            at = int(own[above, i, AT])
+            # Near the end of the text this may be a place of the path, behind all text.
+            at = min(at + 2, texts.records.shape[0] - 1)
+            prefetch(texts.records, at, 0)
+            prefetch(texts.rows, at - 1, 0)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.hashing import ngram_hash
-from goose.anisotropic.texts import NO_TOKEN, OWN_LINKS, POOL_LINKS, TEXT_SCOPE, TEXT_TOKEN
+from goose.anisotropic.texts import NO_TOKEN, OWN_LINKS, POOL_LINKS, TEXT_SCOPE, TEXT_TOKEN, Texts
 from goose.anisotropic.workspace import (
     AT,
     BEFORE,
@@ -29,9 +29,9 @@ from goose.anisotropic.workspace import (
     Requests,
     Workspace,
 )
-from goose.jit import jit
+from goose.jit import jit, prefetch
 
-__all__ = ["find_at_anchor", "find_below"]
+__all__ = ["ask_at_anchor", "begin_asking", "find_at_anchor", "find_below", "go_on_asking"]
 
 # Longer matches are all the same.
 MAX_MATCH = 96
@@ -79,11 +79,69 @@ def _match_length(
 
 
 @jit
-def find_at_anchor(memory: Memory, requests: Requests, work: Workspace, slot: int) -> None:
-    """Fills expansion 0 from the whole index: own text by 4, 2 and 1 tokens, pooled outputs by 4 and 2."""
+def ask_at_anchor(memory: Memory, requests: Requests, work: Workspace, lane: int, slot: int, anchor: int) -> None:
+    """Notes where the index is to be asked for the anchor of a lane, and asks for it to be at hand."""
+    texts, nodes, cursors = memory.texts, work.nodes, work.cursors[lane]
+    owner, scope = requests.owners[slot], requests.scopes[slot]
+    a, b, c = int(nodes[anchor, TOKEN]), int(nodes[anchor, BEFORE]), int(nodes[anchor, TWICE_BEFORE])
+    end = requests.ends[slot]
+    d = int(texts.records[end - 3, TEXT_TOKEN]) if c != NO_TOKEN and end - 3 >= requests.starts[slot] else NO_TOKEN
+    own_mask, pool_mask = texts.own_heads.shape[1] - 1, texts.pool_heads.shape[1] - 1
+    cursors[0] = ngram_hash(a, NO_TOKEN, NO_TOKEN, NO_TOKEN, owner) & own_mask
+    cursors[1] = ngram_hash(a, b, NO_TOKEN, NO_TOKEN, owner) & own_mask
+    cursors[2] = ngram_hash(a, b, c, d, owner) & own_mask
+    cursors[3] = ngram_hash(a, b, NO_TOKEN, NO_TOKEN, scope) & pool_mask
+    cursors[4] = ngram_hash(a, b, c, d, scope) & pool_mask
+    for tier in range(3):
+        prefetch(texts.own_heads, tier, cursors[tier])
+    for tier in range(2):
+        prefetch(texts.pool_heads, tier, cursors[3 + tier])
+
+
+@jit
+def begin_asking(texts: Texts, cursors: NDArray[np.int64]) -> None:
+    """From places in the index to the latest positions."""
+    for tier in range(3):
+        cursors[tier] = int(texts.own_heads[tier, cursors[tier]]) - 1
+    for tier in range(2):
+        cursors[3 + tier] = int(texts.pool_heads[tier, cursors[3 + tier]]) - 1
+    for chain in range(5):
+        if cursors[chain] >= 0:
+            prefetch(texts.records, cursors[chain], 0)
+
+
+@jit
+def go_on_asking(texts: Texts, cursors: NDArray[np.int64]) -> None:
+    """From positions to earlier ones. What `find_at_anchor` reads is at hand afterwards, if others are asked meanwhile:
+    each step of a search waits for the one before it, but not for those of other searches."""
+    for chain in range(5):
+        if cursors[chain] >= 0:
+            # Links of own and of pooled occurrences follow each other in a record.
+            cursors[chain] = int(texts.records[cursors[chain], OWN_LINKS + chain]) - 1
+            if cursors[chain] >= 0:
+                prefetch(texts.records, cursors[chain], 0)
+
+
+@jit
+def find_at_anchor(memory: Memory, requests: Requests, work: Workspace, slot: int, anchor: int, expansion: int) -> None:
+    """Fills the expansion of an anchor from the whole index: own text by 4, 2 and 1 tokens, pooled outputs by 4 and 2.
+
+    What was found for this anchor before is taken as it is.
+    """
+    found = requests.found[slot]
+    if found[0] > 0:
+        num_own, num_pool = (found[0] - 1) % 32, (found[0] - 1) // 32
+        for i in range(num_own):
+            for column in range(3):
+                work.own[expansion, i, column] = found[1 + 3 * i + column]
+        for i in range(num_pool):
+            for column in range(3):
+                work.pool[expansion, i, column] = found[1 + 3 * (MAX_OWN + i) + column]
+        work.num_occurrences[expansion, _OWN], work.num_occurrences[expansion, _POOL] = num_own, num_pool
+        return
     texts, records, nodes = memory.texts, memory.texts.records, work.nodes
     start, end = requests.starts[slot], requests.ends[slot]
-    a, b, c = int(nodes[0, TOKEN]), int(nodes[0, BEFORE]), int(nodes[0, TWICE_BEFORE])
+    a, b, c = int(nodes[anchor, TOKEN]), int(nodes[anchor, BEFORE]), int(nodes[anchor, TWICE_BEFORE])
     d = int(records[end - 3, TEXT_TOKEN]) if c != NO_TOKEN and end - 3 >= start else NO_TOKEN
     owner, mask, count = requests.owners[slot], texts.own_heads.shape[1] - 1, 0
     for tier in range(2, -1, -1):
@@ -102,13 +160,13 @@ def find_at_anchor(memory: Memory, requests: Requests, work: Workspace, slot: in
             if position < 0 or count == MAX_OWN:
                 break
             if start <= position < end:
-                length = _match_length(records, nodes, 0, end, position, min(most + 1, MAX_MATCH))
+                length = _match_length(records, nodes, anchor, end, position, min(most + 1, MAX_MATCH))
                 if least <= length <= most:
-                    work.own[0, count, AT], work.own[0, count, LENGTH] = position, length
-                    work.own[0, count, NEXT] = records[position + 1, TEXT_TOKEN]
+                    work.own[expansion, count, AT], work.own[expansion, count, LENGTH] = position, length
+                    work.own[expansion, count, NEXT] = records[position + 1, TEXT_TOKEN]
                     count += 1
             position = int(records[position, OWN_LINKS + tier]) - 1
-    work.num_occurrences[0, _OWN] = count
+    work.num_occurrences[expansion, _OWN] = count
 
     scope, mask, count = requests.scopes[slot], texts.pool_heads.shape[1] - 1, 0
     for tier in range(1, -1, -1):
@@ -121,13 +179,22 @@ def find_at_anchor(memory: Memory, requests: Requests, work: Workspace, slot: in
             if position < 0 or count == MAX_POOL:
                 break
             if records[position, TEXT_SCOPE] == scope and not start <= position <= end:
-                length = _match_length(records, nodes, 0, end, position, min(most + 1, MAX_MATCH))
+                length = _match_length(records, nodes, anchor, end, position, min(most + 1, MAX_MATCH))
                 if least <= length <= most:
-                    work.pool[0, count, AT], work.pool[0, count, LENGTH] = position, length
-                    work.pool[0, count, NEXT] = records[position + 1, TEXT_TOKEN]
+                    work.pool[expansion, count, AT], work.pool[expansion, count, LENGTH] = position, length
+                    work.pool[expansion, count, NEXT] = records[position + 1, TEXT_TOKEN]
                     count += 1
             position = int(records[position, POOL_LINKS + tier]) - 1
-    work.num_occurrences[0, _POOL] = count
+    work.num_occurrences[expansion, _POOL] = count
+
+    num_own = int(work.num_occurrences[expansion, _OWN])
+    for i in range(num_own):
+        for column in range(3):
+            found[1 + 3 * i + column] = work.own[expansion, i, column]
+    for i in range(count):
+        for column in range(3):
+            found[1 + 3 * (MAX_OWN + i) + column] = work.pool[expansion, i, column]
+    found[0] = 1 + num_own + 32 * count
 
 
 @jit

@@ -32,8 +32,8 @@ __all__ = [
     "locate_pair",
     "locate_token",
     "locate_triple",
+    "look_ahead",
     "new_successors",
-    "prefetch_rows",
     "row_count",
     "row_rest",
     "row_to_buckets",
@@ -109,23 +109,27 @@ def is_at(records: NDArray[np.int32], row: int, key: int) -> bool:
 
 
 @jit
-def prefetch_rows(successors: Successors, a: int, b: int, scope: int) -> None:
-    """Asks for what `is_filed` and `learn_row` will read."""
-    prefetch(successors.tokens, locate_token(a, scope)[0], 0)
+def look_ahead(successors: Successors, a: int, b: int, scope: int, committed: bool, places: NDArray[np.int64]) -> None:
+    """Fills `places` [4] for `is_filed` with rows and keys of the records of token `a`, and of `a` behind `b` (-1:
+    none), and asks for what that will read; if `committed`, for what `learn_row` will."""
+    places[0], places[1] = locate_token(a, scope)
+    prefetch(successors.tokens, places[0], 0)
+    if committed:
+        prefetch(successors.token_means, places[0], 0)
+    places[2] = -1
     if b >= 0:
-        prefetch(successors.pairs, locate_pair(a, b, scope)[0], 0)
+        places[2], places[3] = locate_pair(a, b, scope)
+        prefetch(successors.pairs, places[2], 0)
+        if committed:
+            prefetch(successors.pair_means, places[2], 0)
 
 
 @jit
-def is_filed(successors: Successors, a: int, b: int, scope: int) -> bool:
-    """Whether there are records of token a and of a behind b (-1: none)."""
-    row, key = locate_token(a, scope)
-    if not is_at(successors.tokens, row, key):
-        return False
-    if b < 0:
-        return True
-    row, key = locate_pair(a, b, scope)
-    return is_at(successors.pairs, row, key)
+def is_filed(successors: Successors, places: NDArray[np.int64]) -> bool:
+    """Whether there are both records."""
+    return is_at(successors.tokens, places[0], places[1]) and (
+        places[2] < 0 or is_at(successors.pairs, places[2], places[3])
+    )
 
 
 @jit

@@ -3,30 +3,42 @@
 The expected number of accepted tokens of a tree is the sum of its nodes' path probabilities, and a path probability
 never grows along a path. So the N likeliest candidates are connected, and no other tree of N nodes expects more.
 Reliable sources grow deep and unreliable ones wide without being told to.
+
+A tree grows node by node, in a lane of the workspace, so that several can grow in turn.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.model import expand
-from goose.anisotropic.nodes import add_node, place_anchor, prefetch_occurrences
+from goose.anisotropic.nodes import add_node, place_anchor, prefetch_further, prefetch_inherited, prefetch_occurrences
 from goose.anisotropic.workspace import (
     DEPTH,
+    EXPANSION,
     ID,
+    LOWEST,
     MAX_CANDIDATES,
     MAX_NODES,
+    MAX_TREE_NODES,
+    NUM_ABOVE,
+    NUM_EXPANDED,
+    NUM_NODES,
+    NUM_QUEUED,
+    NUM_SELECTED,
     NUM_TALLIES,
+    PARENT,
     PATH_PROB,
     PROB,
     SELECTED,
     SOURCE,
+    TOKEN,
     Memory,
     Requests,
     Workspace,
 )
 from goose.jit import jit
 
-__all__ = ["MIN_PATH_PROBABILITY", "build_tree"]
+__all__ = ["MIN_PATH_PROBABILITY", "begin_tree", "grow_tree", "prefetch_growth", "prefetch_growth_further"]
 
 # A node less likely than this is not worth verifying, however empty the tree.
 MIN_PATH_PROBABILITY = 0.002
@@ -36,71 +48,106 @@ _LOWEST_CODE = (1023 << 2) - NUM_TALLIES + 1
 
 
 @jit
-def build_tree(
+def begin_tree(memory: Memory, requests: Requests, work: Workspace, lane: int, slot: int) -> None:
+    """A lane with nothing in it but the anchor, to be selected first."""
+    anchor, growth = lane * MAX_NODES, work.growth[lane]
+    owner, scope = requests.owners[slot], requests.scopes[slot]
+    place_anchor(
+        memory.texts, memory.successors, work.nodes, anchor, requests.starts[slot], requests.ends[slot], owner, scope
+    )
+    work.probs[anchor, PROB] = work.probs[anchor, PATH_PROB] = 1.0
+    growth[NUM_NODES] = growth[NUM_ABOVE] = 1
+    growth[NUM_SELECTED] = growth[NUM_EXPANDED] = growth[LOWEST] = 0
+    work.cuts[lane] = MIN_PATH_PROBABILITY
+    tallies = work.tallies[lane]
+    tallies[:] = 0
+    tallies[NUM_TALLIES - 1] = 1
+    growth[NUM_QUEUED] = _push(work.queue_probs[lane], work.queue_nodes[lane], 0, 1.0, anchor)
+
+
+@jit
+def grow_tree(
     memory: Memory,
     requests: Requests,
     work: Workspace,
+    lane: int,
     slot: int,
     threshold: float,
     floor: int,
     max_nodes: int,
     max_depth: int,
     stop_ids: NDArray[np.int64],
-) -> int:
-    """Selects the nodes whose path probability is at least `threshold`, and the best ones up to `floor` anyway.
+) -> bool:
+    """Selects one node more and finds what may follow it. Returns whether there was one to select.
 
-    At most `max_nodes <= MAX_TREE_NODES` in all, the anchor included, `max_depth` levels below it, and none of
-    `stop_ids`, because nothing behind one is ever committed. Returns the number of nodes in the workspace.
+    In the end those are selected whose path probability is at least `threshold`, and the best ones up to `floor`
+    anyway: at most `max_nodes <= MAX_TREE_NODES` in all, the anchor included, `max_depth` levels below it, and none of
+    `stop_ids`, because nothing behind one is ever committed.
     """
+    growth, queue_probs, queue_nodes = work.growth[lane], work.queue_probs[lane], work.queue_nodes[lane]
+    num_queued, num_selected = growth[NUM_QUEUED], growth[NUM_SELECTED]
+    if num_queued == 0 or num_selected == max_nodes or (num_selected >= floor and queue_probs[0] < threshold):
+        return False
     nodes, probs = work.nodes, work.probs
+    node = int(queue_nodes[0])
+    num_queued = _pop(queue_probs, queue_nodes, num_queued)
+    nodes[node, SELECTED] = 1
+    num_selected += 1
+    growth[NUM_QUEUED], growth[NUM_SELECTED] = num_queued, num_selected
+    if nodes[node, DEPTH] == max_depth or num_selected == max_nodes:
+        return True
+    found = expand(memory, requests, work, slot, node, lane * MAX_TREE_NODES + growth[NUM_EXPANDED])
+    growth[NUM_EXPANDED] += 1
+    first, num_nodes = lane * MAX_NODES, growth[NUM_NODES]
     owner, scope = requests.owners[slot], requests.scopes[slot]
-    place_anchor(memory.texts, memory.successors, nodes, requests.starts[slot], requests.ends[slot], owner, scope)
-    probs[0, PROB] = probs[0, PATH_PROB] = 1.0
-    num_nodes, num_selected, expansion = 1, 0, 0
     # No node below the cut can be among the `floor` best: so many above it are known.
-    lowest, num_above, cut = 0, 1, MIN_PATH_PROBABILITY
-    work.tallies[:] = 0
-    work.tallies[NUM_TALLIES - 1] = 1
-    num_queued = _push(work.queue_probs, work.queue_nodes, 0, 1.0, 0)
-    while num_queued > 0 and num_selected < max_nodes:
-        if num_selected >= floor and work.queue_probs[0] < threshold:
-            break
-        node = int(work.queue_nodes[0])
-        num_queued = _pop(work.queue_probs, work.queue_nodes, num_queued)
-        nodes[node, SELECTED] = 1
-        num_selected += 1
-        if nodes[node, DEPTH] == max_depth or num_selected == max_nodes:
+    cut, tallies, lowest, num_above = work.cuts[lane], work.tallies[lane], growth[LOWEST], growth[NUM_ABOVE]
+    least = threshold if num_selected >= floor else min(threshold, cut)
+    above = probs[node, PATH_PROB] / work.odds[MAX_CANDIDATES]
+    for candidate in range(found.num_candidates):
+        path_prob = above * work.odds[candidate]
+        if path_prob < least or num_nodes == MAX_NODES:
             continue
-        if num_queued > 0:
-            prefetch_occurrences(memory.texts, nodes, int(work.queue_nodes[0]))
-        found = expand(memory, requests, work, slot, node, expansion)
-        expansion += 1
-        least = threshold if num_selected >= floor else min(threshold, cut)
-        above = probs[node, PATH_PROB] / work.odds[MAX_CANDIDATES]
-        for candidate in range(found.num_candidates):
-            path_prob = above * work.odds[candidate]
-            if path_prob < least or num_nodes == MAX_NODES:
-                continue
-            token = int(work.candidates[candidate, ID])
-            if _contains(stop_ids, token):
-                continue
-            sources = int(work.candidates[candidate, SOURCE])
-            add_node(memory.texts, memory.successors, nodes, num_nodes, node, token, sources, owner, scope)
-            probs[num_nodes, PROB] = work.odds[candidate] / work.odds[MAX_CANDIDATES]
-            probs[num_nodes, PATH_PROB] = path_prob
-            num_queued = _push(work.queue_probs, work.queue_nodes, num_queued, path_prob, num_nodes)
-            num_nodes += 1
-            work.number[0] = path_prob
-            place = max(0, (work.number_bits[0] >> _SHIFT) - _LOWEST_CODE)
-            work.tallies[place] += 1
-            num_above += 1 if place >= lowest else 0
-        while num_above - work.tallies[lowest] >= floor:
-            num_above -= work.tallies[lowest]
-            lowest += 1
-            work.number_bits[0] = (lowest + _LOWEST_CODE) << _SHIFT
-            cut = max(cut, work.number[0])
-    work.num_nodes[0] = num_nodes
-    return num_nodes
+        token = int(work.candidates[candidate, ID])
+        if _contains(stop_ids, token):
+            continue
+        sources = int(work.candidates[candidate, SOURCE])
+        new = first + num_nodes
+        add_node(memory.texts, memory.successors, nodes, new, node, token, sources, owner, scope)
+        probs[new, PROB], probs[new, PATH_PROB] = work.odds[candidate] / work.odds[MAX_CANDIDATES], path_prob
+        num_queued = _push(queue_probs, queue_nodes, num_queued, path_prob, new)
+        num_nodes += 1
+        work.number[0] = path_prob
+        place = max(0, (work.number_bits[0] >> _SHIFT) - _LOWEST_CODE)
+        tallies[place] += 1
+        num_above += 1 if place >= lowest else 0
+    while num_above - tallies[lowest] >= floor:
+        num_above -= tallies[lowest]
+        lowest += 1
+        work.number_bits[0] = (lowest + _LOWEST_CODE) << _SHIFT
+        cut = max(cut, work.number[0])
+    growth[NUM_NODES], growth[NUM_QUEUED], growth[LOWEST], growth[NUM_ABOVE] = num_nodes, num_queued, lowest, num_above
+    work.cuts[lane] = cut
+    return True
+
+
+@jit
+def prefetch_growth(memory: Memory, work: Workspace, lane: int) -> None:
+    """Asks for the text at the occurrences of the node that is selected next."""
+    if work.growth[lane, NUM_QUEUED] > 0:
+        nodes, node = work.nodes, int(work.queue_nodes[lane, 0])
+        prefetch_occurrences(memory.texts, nodes, node)
+        if nodes[node, DEPTH] > 0:
+            above = int(nodes[int(nodes[node, PARENT]), EXPANSION])
+            num_own = int(work.num_occurrences[above, 0])
+            prefetch_inherited(memory.texts, nodes, work.own, num_own, above, int(nodes[node, TOKEN]))
+
+
+@jit
+def prefetch_growth_further(memory: Memory, work: Workspace, lane: int) -> None:
+    """Asks for what `prefetch_growth` has made known, a while after it."""
+    if work.growth[lane, NUM_QUEUED] > 0:
+        prefetch_further(memory.texts, work.nodes, int(work.queue_nodes[lane, 0]))
 
 
 @jit

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from goose.policies.registry import POLICIES, PolicyBuilder
-from goose.replay import Recording, ReplayResult, replay
+from goose.replay import Recording, ReplayResult, StepObserver, replay
 from goose.speculator import Speculator
 from goose.tree import IntArray, TokenTree
 from goose_ray.bench.recordings import Benchmark
@@ -51,6 +51,8 @@ class ReplayPlan:
     warm: int = 0
     seed: int = 0
     stop_token_ids: frozenset[int] = frozenset()
+    # of policies that can do without; False: as where many requests share a step
+    harvest_prompts: bool = True
     builders: Mapping[str, PolicyBuilder] = field(default_factory=lambda: POLICIES)
 
     @property
@@ -70,16 +72,22 @@ class ReplayPlan:
     def _replay(self, benchmark: Benchmark, policy: str, budget: int, log: StepLog | None) -> list[ReplayResult]:
         speculator = Speculator(policy=policy, budget=budget, builders=self.builders)
         for recording in (*self.before, *self.warm_up(benchmark)):
-            replay(recording, speculator, stop_token_ids=self.stop_token_ids)
+            self._reply(recording, speculator)
 
         def observe(tree: TokenTree, accepted_nodes: IntArray) -> None:
             if log is not None:
                 log.observe(benchmark, tree, accepted_nodes)
 
-        return [
-            replay(reply.recording, speculator, stop_token_ids=self.stop_token_ids, on_step=observe)
-            for reply in benchmark.replies
-        ]
+        return [self._reply(reply.recording, speculator, observe) for reply in benchmark.replies]
+
+    def _reply(self, recording: Recording, speculator: Speculator, on_step: StepObserver | None = None) -> ReplayResult:
+        return replay(
+            recording,
+            speculator,
+            stop_token_ids=self.stop_token_ids,
+            harvest_prompt=self.harvest_prompts,
+            on_step=on_step,
+        )
 
     def warm_up(self, benchmark: Benchmark) -> list[Recording]:
         """The replies that go before this benchmark: drawn from the others by the seed."""

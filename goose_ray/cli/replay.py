@@ -40,6 +40,13 @@ _PATH = click.Path(exists=True, path_type=Path)
 @click.option("--warm", default=0, show_default=True, type=click.IntRange(min=0), help="Replies of others first.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of order and bootstrap.")
 @click.option("--stop-token-id", "stop_ids", multiple=True, type=int, help="Token ids that no draft runs past.")
+@click.option(
+    "--prompts/--no-prompts",
+    "harvest_prompts",
+    default=True,
+    show_default=True,
+    help="Whether policies learn the target's successors after prompt tokens, as where few requests share a step.",
+)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the report.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
 def replay(
@@ -52,6 +59,7 @@ def replay(
     warm: int,
     seed: int,
     stop_ids: tuple[int, ...],
+    harvest_prompts: bool,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -64,6 +72,9 @@ def replay(
     starts with nothing learned, or, the same for every policy, after the recordings of --after and, with --warm N,
     after N replies of other benchmarks.
     Sessions (agentic_sessions, support_sessions) stand apart from the averages.
+
+    With --no-prompts, policies that can do without learn nothing from prompt rows, as the engine has it from four
+    requests in a step on.
 
     --out writes report.md with plots as PNG, and report.json, which is what --json prints.
 
@@ -91,6 +102,7 @@ def replay(
         warm=warm,
         seed=seed,
         stop_token_ids=frozenset(stop_ids),
+        harvest_prompts=harvest_prompts,
         builders=POLICIES if calibration is None else calibrated(_read(calibration)),
     )
     # A chain of one node is plain decoding: it has a tau of 1 at any budget.

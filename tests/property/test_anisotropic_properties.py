@@ -13,7 +13,7 @@ from goose.anisotropic.budget import NodeBudget, TreeLimits
 from goose.anisotropic.drafter import Drafter
 from goose.anisotropic.tree import MIN_PATH_PROBABILITY
 from goose.anisotropic.weights import Weights
-from goose.anisotropic.workspace import MAX_NODES, MAX_TREE_NODES, PATH_PROB, SELECTED
+from goose.anisotropic.workspace import MAX_NODES, MAX_TREE_NODES, NUM_NODES, PATH_PROB, SELECTED
 from goose.observation import Harvest, HarvestOrigin, TreeOutcome
 from goose.request import DraftRequest, TreeQuery
 from goose.tree import TokenTree
@@ -81,7 +81,7 @@ def test_no_candidate_left_out_is_likelier_than_one_taken(text: list[int], num_n
     drafter = drafter_on([text])
     [tree] = proposed(drafter, [text], limits(floor=num_nodes))
     work = drafter.workspace
-    queued = int(work.num_nodes[0])
+    queued = int(work.growth[0, NUM_NODES])
     assert queued < MAX_NODES
     path_probs, selected = work.probs[:queued, PATH_PROB], work.nodes[:queued, SELECTED] == 1
     taken, left_out = path_probs[selected], path_probs[~selected]

@@ -21,6 +21,7 @@ from goose.anisotropic.workspace import (
     DEPTH,
     ID,
     MAX_CANDIDATES,
+    NUM_NODES,
     PARENT,
     PROB,
     SELECTED,
@@ -59,13 +60,15 @@ def built(offer: Offer, num_nodes: int, *, max_depth: int = 30) -> TokenTree:
         work.odds[MAX_CANDIDATES] = 1.0
         return SimpleNamespace(num_candidates=len(candidates))
 
-    build = getattr(production.build_tree, "py_func", production.build_tree)
+    begin, grow = (getattr(step, "py_func", step) for step in (production.begin_tree, production.grow_tree))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(production, "expand", expand)
         # What is never worth a node is no matter of the theory.
         patch.setattr(production, "MIN_PATH_PROBABILITY", 0.0)
-        count = build(MEMORY, requests, work, 0, 1.0, num_nodes, num_nodes, max_depth, np.zeros(0, np.int64))
-    chosen = np.flatnonzero(work.nodes[:count, SELECTED])
+        begin(MEMORY, requests, work, 0, 0)
+        while grow(MEMORY, requests, work, 0, 0, 1.0, num_nodes, num_nodes, max_depth, np.zeros(0, np.int64)):
+            pass
+    chosen = np.flatnonzero(work.nodes[: work.growth[0, NUM_NODES], SELECTED])
     places = {int(node): place for place, node in enumerate(chosen)}
     nodes = work.nodes[chosen]
     tree = TokenTree.from_parents(

@@ -52,7 +52,7 @@ def test_a_logit_is_the_sum_of_the_weights_that_learning_moves(seed: int, last: 
     start, end, owner, scope = (
         int(numbers[slot]) for numbers in (slots.starts, slots.ends, slots.owners, slots.scopes)
     )
-    place_anchor(memory.texts, memory.successors, work.nodes, start, end, owner, scope)
+    place_anchor(memory.texts, memory.successors, work.nodes, 0, start, end, owner, scope)
     found = expand(memory, slots, work, slot, 0, 0)
     assert found.num_candidates > 3
     assert (found.usual >= 0) == (last is not None)
