@@ -140,7 +140,8 @@ class Fleet:
         requests = self.requests
         is_running = _ranks(requests.replica) < self._max_running
         is_new = is_running & ~requests.is_started
-        self.waits_s.append(now - requests.arrived_s[is_new])
+        # who comes within the tick has not waited
+        self.waits_s.append(np.maximum(0.0, now - requests.arrived_s[is_new]))
         requests.is_started |= is_new
         size = len(self.kinds)
         prefilling = np.flatnonzero(is_running & (requests.prompt_left > 0))

@@ -5,6 +5,7 @@ incarnations counts add up. Observing is associative, commutative and idempotent
 and reorder reports. Knows neither Ray nor time: the caller says what time it is.
 """
 
+import pickle
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,7 @@ from goose_ray.telemetry.report_json import report_from_json, report_to_json, st
 __all__ = ["AcceptanceState", "ClusterView", "ReplicaView", "RetiredView"]
 
 # A folded incarnation that speaks again is told by its id; more of them than this are forgotten, oldest first.
-_MAX_FOLDED_IDS = 8192
+_MAX_FOLDED = 8192
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,8 +72,16 @@ class _Incarnation:
     heard_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    # pickled, which compresses it
+    report: bytes
+    heard_at: float
+
+
 class AcceptanceState:
-    """Bounded: of more than `max_incarnations` the longest silent ones are folded into one sum.
+    """Bounded: of more than `max_incarnations` the longest silent ones are folded into one sum, out of which one that
+    was silent and not dead is taken again when it speaks.
 
     `live_for_s`: an incarnation counts as live that long after its last report.
     """
@@ -85,10 +94,11 @@ class AcceptanceState:
         self._live_for_s = live_for_s
         self._max_incarnations = max_incarnations
         self._incarnations: dict[str, _Incarnation] = {}
-        self._folded_ids: dict[str, None] = {}
-        self._num_folded = 0
-        self._folded_acceptance = AcceptanceTable()
-        self._folded_stats = EngineStats()
+        # None: it was folded before this state was restored, and is in the sum for good
+        self._folded: dict[str, _Folded | None] = {}
+        # the sum of what can no longer be taken out, and that of all; None: to be added up again
+        self._forgotten = RetiredView(0, AcceptanceTable(), EngineStats())
+        self._retired: RetiredView | None = self._forgotten
 
     def observe(self, report: ReplicaReport, now: float) -> bool:
         """Merges one report that arrived at `now` (seconds on any monotonic clock, the same in every call).
@@ -96,7 +106,7 @@ class AcceptanceState:
         False if it is the newest of its incarnation no longer, and so says nothing of the present.
         """
         key = report.incarnation.id
-        if key in self._folded_ids:
+        if key in self._folded and not self._unfold(key):
             return False
         known = self._incarnations.get(key)
         if known is None:
@@ -120,21 +130,22 @@ class AcceptanceState:
         replicas.sort(key=lambda replica: (not replica.live, replica.report.incarnation.started_at))
         return ClusterView(
             tuple(replicas),
-            RetiredView(self._num_folded, self._folded_acceptance.copy(), self._folded_stats),
+            self._retired_view(),
         )
 
     def snapshot(self, now: float) -> dict[str, Any]:
         """JSON-able; `restore` gives it back."""
+        retired = self._retired_view()
         return {
             "incarnations": [
                 {"report": report_to_json(known.report), "silent_s": now - known.heard_at}
                 for known in self._incarnations.values()
             ],
             "folded": {
-                "ids": list(self._folded_ids),
-                "count": self._num_folded,
-                "acceptance": self._folded_acceptance.snapshot(),
-                "stats": stats_to_json(self._folded_stats),
+                "ids": list(self._folded),
+                "count": retired.num_incarnations,
+                "acceptance": retired.acceptance.snapshot(),
+                "stats": stats_to_json(retired.stats),
             },
         }
 
@@ -149,8 +160,8 @@ class AcceptanceState:
         ]
         folded = snapshot["folded"]
         acceptance, stats = AcceptanceTable.from_snapshot(folded["acceptance"]), stats_from_json(folded["stats"])
-        self._num_folded, self._folded_ids = int(folded["count"]), dict.fromkeys(map(str, folded["ids"]))
-        self._folded_acceptance, self._folded_stats = acceptance, stats
+        self._folded = dict.fromkeys(map(str, folded["ids"]))
+        self._forgotten = self._retired = RetiredView(int(folded["count"]), acceptance, stats)
         self._incarnations = {each.report.incarnation.id: each for each in incarnations}
 
     def _is_live(self, known: _Incarnation, now: float) -> bool:
@@ -164,14 +175,41 @@ class AcceptanceState:
         silent = [key for key, known in self._incarnations.items() if not self._is_live(known, now)]
         silent.sort(key=lambda key: self._incarnations[key].heard_at)
         for key in silent[:surplus]:
-            folded = self._incarnations.pop(key).report
-            self._folded_acceptance = self._folded_acceptance.add(folded.acceptance)
-            self._folded_stats = merge_stats([self._folded_stats, _without_gauges(folded.stats)])
-            self._num_folded += 1
+            known = self._incarnations.pop(key)
+            self._folded[key] = _Folded(pickle.dumps(known.report, pickle.HIGHEST_PROTOCOL), known.heard_at)
+            if self._retired is not None:
+                self._retired = _with(self._retired, known.report)
             self._on_fold(key)
-            self._folded_ids[key] = None
-            if len(self._folded_ids) > _MAX_FOLDED_IDS:
-                del self._folded_ids[next(iter(self._folded_ids))]
+            if len(self._folded) > _MAX_FOLDED:
+                oldest = self._folded.pop(next(iter(self._folded)))
+                if oldest is not None:
+                    self._forgotten = _with(self._forgotten, pickle.loads(oldest.report))
+
+    def _unfold(self, key: str) -> bool:
+        """Back among those that are listed, as it was; False if it cannot be taken out of the sum."""
+        folded = self._folded[key]
+        if folded is None:
+            return False
+        del self._folded[key]
+        self._incarnations[key] = _Incarnation(pickle.loads(folded.report), folded.heard_at)
+        self._retired = None
+        return True
+
+    def _retired_view(self) -> RetiredView:
+        if self._retired is None:
+            self._retired = self._forgotten
+            for folded in self._folded.values():
+                if folded is not None:
+                    self._retired = _with(self._retired, pickle.loads(folded.report))
+        return self._retired
+
+
+def _with(retired: RetiredView, report: ReplicaReport) -> RetiredView:
+    return RetiredView(
+        retired.num_incarnations + 1,
+        retired.acceptance.add(report.acceptance),
+        merge_stats([retired.stats, _without_gauges(report.stats)]),
+    )
 
 
 def _sum_tables(tables: Iterable[AcceptanceTable]) -> AcceptanceTable:

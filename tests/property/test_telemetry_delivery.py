@@ -122,3 +122,22 @@ def test_folding_loses_nothing_that_has_arrived(
     view = state.view(100 * len(made))
     assert view.acceptance() == sum_of([reports[-1] for reports in made])
     assert len(view.replicas) <= max(max_incarnations, 1)
+
+
+@given(deliveries(), st.integers(1, 3))
+def test_who_was_folded_while_silent_is_counted_exactly_once_it_speaks_again(
+    case: tuple[list[list[ReplicaReport]], list[ReplicaReport]], max_incarnations: int
+) -> None:
+    _, arrived = case
+    state = AcceptanceState(live_for_s=1, max_incarnations=max_incarnations)
+    newest: dict[str, ReplicaReport] = {}
+    for number, report in enumerate(arrived):
+        # all the others have been silent for long
+        state.observe(report, 100 * number)
+        key = report.incarnation.id
+        if key not in newest or report.sequence > newest[key].sequence:
+            newest[key] = report
+    view = state.view(100 * len(arrived))
+    assert view.acceptance() == sum_of(list(newest.values()))
+    assert view.gone().num_steps == sum(report.stats.num_steps for report in newest.values())
+    assert len(view.replicas) + view.retired.num_incarnations == len(newest)

@@ -82,6 +82,18 @@ class TestBound:
         state.observe(old, now=101)
         assert state.view(101).acceptance().totals() == {"context": (20, 2)}
 
+    def test_one_that_was_folded_while_silent_is_listed_again_when_it_speaks(self) -> None:
+        state = AcceptanceState(live_for_s=1, max_incarnations=1)
+        state.observe(report_of("silent", 1, {"context": (10, 5)}, num_steps=4), 0)
+        state.observe(report_of("other", 1, {"context": (1, 1)}, num_steps=1), 100)
+        assert state.view(100).retired.num_incarnations == 1
+        assert state.observe(report_of("silent", 2, {"context": (30, 9)}, num_steps=7), 101)
+        view = state.view(101)
+        assert {replica.report.incarnation.id for replica in view.live} == {"silent", "other"}
+        assert view.retired.num_incarnations == 0
+        assert view.acceptance().totals() == {"context": (31, 10)}
+        assert view.gone().num_steps == 0
+
     def test_live_ones_are_never_folded(self) -> None:
         state = AcceptanceState(live_for_s=10, max_incarnations=1)
         for name in ("a", "b", "c"):
