@@ -25,11 +25,13 @@ __all__ = ["PrefixAffinity"]
 
 # What one more request before ours costs, in blocks, and by how many requests a replica may lead for nothing: queue
 # lengths are known late, and differ by chance.
-_REQUEST_BLOCKS, _LEAD = 8, 1
+_REQUEST_BLOCKS, _LEAD = 4, 1
 # Replicas that know something of a prompt, of which the price is looked at.
 _MAX_HOLDERS = 4
 # By how much more than the mean of all a replica may have been filled lately: a part of it, and some blocks.
 _UNEVEN, _UNEVEN_BLOCKS = 0.1, 16
+# By how much a conversation that begins is expected to grow.
+_GROWTH_BLOCKS = 16
 _MASK = (1 << 64) - 1
 
 
@@ -120,7 +122,7 @@ class PrefixAffinity:
             self._drop(blocks.popitem(last=False)[0], name)
         kept = 0.5 ** (num_new / (self._capacity * len(self._filled)))
         self._filled = {each: kept * filled for each, filled in self._filled.items()}
-        self._filled[name] += num_new
+        self._filled[name] += num_new + (_GROWTH_BLOCKS if key.blocks and not key.past else 0)
 
     def _known(self, key: PromptKey) -> dict[str, int]:
         """How many blocks a replica was sent, of the few that were sent most."""

@@ -105,9 +105,9 @@ def test_what_is_known_is_worth_some_waiting_and_no_more() -> None:
     affinity = affinity_of("a", "b")
     affinity.sent(long_key(1, 10), "a")
     affinity.sent(long_key(2, 100), "a")
-    # 10 blocks: one request more, and the lead; 100 blocks: twelve
-    assert [best(affinity, long_key(1, 10), a=load) for load in (2, 3)] == ["a", "b"]
-    assert [best(affinity, long_key(2, 100), a=load) for load in (13, 14)] == ["a", "b"]
+    # four blocks a request, behind a lead of one
+    assert [best(affinity, long_key(1, 10), a=load) for load in (3, 4)] == ["a", "b"]
+    assert [best(affinity, long_key(2, 100), a=load) for load in (25, 27)] == ["a", "b"]
 
 
 def test_who_knows_most_is_asked_first_and_then_who_knows_less() -> None:
