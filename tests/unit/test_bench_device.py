@@ -38,8 +38,9 @@ def _report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *options: str) -> t
     prompts = tmp_path / "own.jsonl"
     prompts.write_text("".join(f'{{"id": "{i}", "prompt": "ab{i} ab{i} ab"}}\n' for i in range(3)))
     arguments = ["device", "--device", "cpu", "--prompts", str(prompts), "--context", "20", "--context", "100000"]
+    arguments += ["--limit", "3"]
     result = CliRunner().invoke(bench, [*arguments, "--rounds", "1", "--max-tokens", "12", *options])
-    return result.exit_code, json.loads(result.output)
+    return result.exit_code, json.loads(result.stdout)
 
 
 def test_the_report_has_every_backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -62,6 +63,21 @@ def test_the_report_has_every_backend(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert report["speed"]["speedup"] > 0
 
 
+def test_the_cpu_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes a GPU a minute would take the unfused reference hours."""
+    asked = []
+
+    def report(run: DeviceRun) -> dict[str, Any]:
+        asked.append((len(run.prompts[0].dialogues), run.max_tokens, run.contexts, run.rounds))
+        asked.append((run.config.engine.kv_cache_tokens, run.config.engine.max_running_requests))
+        return {"exact": True}
+
+    monkeypatch.setattr(DeviceRun, "report", report)
+    assert CliRunner().invoke(bench, ["device", "--device", "cpu", "--json"]).exit_code == 0
+    assert CliRunner().invoke(bench, ["device", "--device", "cpu", "--rounds", "7", "--json"]).exit_code == 0
+    assert asked == [(2, 16, (256,), 3), (1024, 2), (2, 16, (256,), 7), (1024, 2)]
+
+
 def test_a_wrong_mask_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that forgets the window."""
     right = FlexStep._visible
@@ -81,7 +97,7 @@ def test_what_is_not_exact_fails_the_command(
     monkeypatch.setattr("goose_ray.bench.device_run.load_parts", _parts)
     monkeypatch.setattr("goose_ray.bench.device_run.attention_errors", lambda name, **_: {"plain": error})
     result = CliRunner().invoke(bench, ["device", "--device", "cpu", "--context", "20", "--rounds", "1", "--json"])
-    assert (result.exit_code, json.loads(result.output)["exact"]) == (code, code == 0)
+    assert (result.exit_code, json.loads(result.stdout)["exact"]) == (code, code == 0)
 
 
 def test_milliseconds_are_medians_without_the_first_round() -> None:
