@@ -65,7 +65,7 @@ def test_the_report_has_every_backend(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_the_cpu_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes a GPU a minute would take the unfused reference hours."""
-    asked = []
+    asked: list[tuple[object, ...]] = []
 
     def report(run: DeviceRun) -> dict[str, Any]:
         asked.append((len(run.prompts[0].dialogues), run.max_tokens, run.contexts, run.rounds))
