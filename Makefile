@@ -13,7 +13,7 @@ WORKERS ?= 2
 
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: chaos shards serve test lint bench exact equivalence slots ranks families telemetry clients clean
+.PHONY: burst chaos shards serve test lint bench exact equivalence slots ranks families telemetry clients clean
 
 $(SERVER) $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -79,6 +79,10 @@ shards: $(STAMP)
 # About ten minutes.
 families: $(STAMP)
 	GOOSE_ARCHITECTURES=all $(BIN)/pytest -q tests/equivalence/test_architectures.py tests/unit/test_runner_flex.py
+
+# A burst over HTTP: a second replica and back, nobody fails; and no replica while nobody asks. About four minutes.
+burst: $(STAMP)
+	GOOSE_BURST=1 $(BIN)/pytest tests/serve/test_burst.py
 
 # Four replicas whose reports are lost and doubled, three aggregators and a replica killed: counters exact at the end.
 chaos: $(STAMP)
