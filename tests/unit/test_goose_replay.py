@@ -1,10 +1,12 @@
 """Replays: the loop over a recording commits exactly the recorded reply, and lands where others measured."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from goose.observation import Harvest, TreeOutcome
 from goose.policies.registry import POLICIES
 from goose.replay import Recording, ReplayResult, replay
 from goose.speculator import Speculator
@@ -52,6 +54,25 @@ def test_a_table_learns_from_the_harvest_of_the_prompt() -> None:
     result = replay(recording([*cycle, 9, 1], [2, 3, 4]), Speculator(policy="goose"))
     assert result.steps == 2
     assert result.by_source["transitions"][1] == 1
+
+
+@pytest.mark.parametrize(("policy", "learns"), [("anisotropic", False), ("goose", True)])
+def test_a_prompt_without_rows_teaches_policies_that_can_do_without_nothing(policy: str, learns: bool) -> None:
+    seen: list[Harvest | None] = []
+    speculator = Speculator(policy=policy)
+    observe = speculator.observe
+
+    def noted(outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> list[dict[str, tuple[int, int]]]:
+        seen.append(harvest)
+        return observe(outcomes, harvest)
+
+    speculator.observe = noted  # type: ignore[method-assign]
+    replay(recording([1, 2, 3, 4, 5, 6], [2, 3, 4]), speculator, harvest_prompt=False)
+    first = seen[0]
+    assert first is not None
+    assert first.origin is not None
+    assert first.origin.positions[0] == (0 if learns else 5)
+    assert sum(len(harvest.token_ids) for harvest in seen if harvest is not None) == (8 if learns else 3)
 
 
 def test_nothing_replayed_is_no_speed() -> None:
