@@ -108,7 +108,8 @@ def context(config: AutoscalingConfig, target: int, now: float, state: dict[str,
 def decisions(monkeypatch: pytest.MonkeyPatch, config: AutoscalingConfig, loads: list[Load], start: int) -> list[int]:
     """Serve's own delays and factors around the policy, one decision a second; every replica has the same load."""
     policy = _apply_autoscaling_config(CapacityPolicy())
-    target, state, seen = start, {}, []
+    target, seen = start, []
+    state: dict[str, Any] = {}
     for now, load in enumerate(loads):
         monkeypatch.setattr("ray.serve.autoscaling_policy.time.time", lambda now=now: float(now))
         target, state = policy(context(config, target, now, state, [load] * max(1, target)))
