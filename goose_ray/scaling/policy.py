@@ -76,7 +76,11 @@ class CapacityPolicy:
         self._targets = Targets(target_utilization, target_kv_use, target_wait_s)
 
     def __call__(self, ctx: Any) -> tuple[float, dict[str, Any]]:
-        """`ctx` is Serve's AutoscalingContext. Until a replica has reported, requests are counted, as Serve does."""
+        """`ctx` is Serve's AutoscalingContext. As with Serve's policy the target stays while no replica runs, and until
+        one has reported, requests are counted.
+        """
+        if not ctx.current_num_replicas:
+            return ctx.target_num_replicas, {}
         loads = loads_of(ctx.raw_metrics or {})
         if not loads:
             return ctx.total_num_requests / ctx.config.get_target_ongoing_requests(), {}

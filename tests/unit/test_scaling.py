@@ -147,6 +147,12 @@ def test_until_replicas_report_requests_are_counted() -> None:
     assert CapacityPolicy()(ctx)[0] == 3
 
 
+def test_a_replica_that_starts_is_not_taken_for_one_that_is_not_needed() -> None:
+    ctx = context(AutoscalingConfig(min_replicas=0), 1, 0.0, {}, [])
+    ctx.current_num_replicas = 0
+    assert CapacityPolicy()(ctx)[0] == 1
+
+
 def test_serve_takes_the_policy_from_a_deployment_and_its_controller_needs_nothing_of_ours() -> None:
     policy = AutoscalingPolicy(policy_function=POLICY, policy_kwargs={"target_utilization": 0.5})
     made = policy.get_policy()(**policy.policy_kwargs)
