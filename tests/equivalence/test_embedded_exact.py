@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from goose.policies.registry import POLICIES
-from goose_ray.assembly import ReplicaParts, load_parts
+from goose_ray.assembly import ReplicaParts
 from goose_ray.bench.decoders import Case, EngineDecoder
 from goose_ray.bench.prompts import Conversation, encode
 from goose_ray.bench.references import TransformersReference
 from goose_ray.bench.replies import greedy
-from goose_ray.config import EngineConfig, GooseConfig
+from goose_ray.config import EngineConfig
 from goose_ray.engine.sampling_params import SamplingParams
 
 MAX_TOKENS = 12
@@ -33,13 +33,8 @@ _RAW = (
 
 
 @pytest.fixture(scope="module")
-def parts() -> ReplicaParts:
-    return load_parts(GooseConfig())
-
-
-@pytest.fixture(scope="module")
 def decoder(parts: ReplicaParts) -> EngineDecoder:
-    return EngineDecoder(parts, EngineConfig())
+    return EngineDecoder(parts, EngineConfig(budget=60))
 
 
 @pytest.fixture(scope="module")

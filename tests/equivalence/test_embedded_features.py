@@ -6,9 +6,9 @@ import pytest
 import torch
 from engine_helpers import run
 
-from goose_ray.assembly import ReplicaParts, load_parts, new_engine
+from goose_ray.assembly import ReplicaParts, new_engine
 from goose_ray.bench.references import TransformersReference
-from goose_ray.config import EngineConfig, GooseConfig
+from goose_ray.config import EngineConfig
 from goose_ray.engine.logprobs import TokenLogprobs
 from goose_ray.engine.request import GenerationRequest
 from goose_ray.engine.sampling_params import SamplingParams
@@ -36,11 +36,6 @@ _ASKED: dict[str, dict[str, Any]] = {
     },
 }
 _Found = dict[str, tuple[list[int], list[TokenLogprobs] | None]]
-
-
-@pytest.fixture(scope="module")
-def parts() -> ReplicaParts:
-    return load_parts(GooseConfig(engine=EngineConfig(budget=60)))
 
 
 def _answers(parts: ReplicaParts, policy: str, requests: list[GenerationRequest], concurrency: int) -> _Found:

@@ -3,14 +3,11 @@
 `make equivalence PROMPTS=…` runs the whole.
 """
 
-import pytest
-
-from goose_ray.assembly import ReplicaParts, load_parts
+from goose_ray.assembly import ReplicaParts
 from goose_ray.bench.decoders import Case
 from goose_ray.bench.equivalence import EquivalenceRun, Setting, samplings
 from goose_ray.bench.equivalence_report import equivalence_json, is_whole
 from goose_ray.bench.prompts import Conversation, encode
-from goose_ray.config import EngineConfig, GooseConfig
 
 _MAX_TOKENS = 16
 _REQUESTS: tuple[str | Conversation, ...] = (
@@ -18,11 +15,6 @@ _REQUESTS: tuple[str | Conversation, ...] = (
     "Once upon a time, in a small village by the sea, there lived",
 )
 _SETTINGS = (Setting("anisotropic", 10, is_scarce=True), Setting("goose", 8))
-
-
-@pytest.fixture(scope="module")
-def parts() -> ReplicaParts:
-    return load_parts(GooseConfig(engine=EngineConfig(budget=16, kv_cache_tokens=1024)))
 
 
 def test_every_way_to_sample_alone_together_and_preempted(parts: ReplicaParts) -> None:

@@ -3,12 +3,11 @@
 import json
 from collections.abc import Sequence
 
-import pytest
 from engine_helpers import Reply, run
 from pydantic import BaseModel, ConfigDict, Field
 
-from goose_ray.assembly import ReplicaParts, load_parts, new_engine
-from goose_ray.config import EngineConfig, GooseConfig
+from goose_ray.assembly import ReplicaParts, new_engine
+from goose_ray.config import EngineConfig
 from goose_ray.engine.request import GenerationRequest
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.engine.structured import StructuredOutput
@@ -27,11 +26,6 @@ class Person(BaseModel):
 _SCHEMA = StructuredOutput(
     "json_schema", json.dumps({**Person.model_json_schema(), "x-guidance": {"whitespace_pattern": " "}})
 )
-
-
-@pytest.fixture(scope="module")
-def parts() -> ReplicaParts:
-    return load_parts(GooseConfig(engine=EngineConfig(budget=24)))
 
 
 def _requests(parts: ReplicaParts) -> list[GenerationRequest]:
