@@ -145,10 +145,12 @@ class ServeBackend:
 
     async def _find_aggregator(self) -> Any:
         """An actor can be looked up from inside its own deployment alone, so a replica does it."""
-        try:
-            return await self._handle.aggregator.remote()
-        except RayServeException as error:
-            raise AggregatorAwayError(f"no replica can say where the acceptance aggregator is: {error}") from error
+        # All are asked: a call that waits for a replica would start one where there is none.
+        answers = await self._ask_all("aggregator")
+        handles = [answer for answer in answers if answer is not None and not isinstance(answer, Exception)]
+        if not handles:
+            raise AggregatorAwayError("no replica can say where the acceptance aggregator is")
+        return handles[0]
 
 
 def _view_of(reports: Sequence[ReplicaReport]) -> ClusterView:
