@@ -60,7 +60,8 @@ def built(offer: Offer, num_nodes: int, *, max_depth: int = 30) -> TokenTree:
         work.odds[MAX_CANDIDATES] = 1.0
         return SimpleNamespace(num_candidates=len(candidates))
 
-    begin, grow = (getattr(step, "py_func", step) for step in (production.begin_tree, production.grow_tree))
+    begin = getattr(production.begin_tree, "py_func", production.begin_tree)
+    grow = getattr(production.grow_tree, "py_func", production.grow_tree)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(production, "expand", expand)
         # What is never worth a node is no matter of the theory.
