@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from clients.helpers import Server
 
@@ -37,16 +38,26 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    # `local`: never a cluster that runs here already
-    options = ["--address", "local", "--port", str(port), "--replicas", "1"]
+    options = ["--port", str(port), "--replicas", "1"]
     # a short context, so that answers without a limit take seconds
     options += ["--max-model-len", "512", "--kv-cache-tokens", "8192"]
+    printed = subprocess.run([goose, "serve", *options, "--print-config"], capture_output=True, text=True, check=True)
+    deployment = yaml.safe_load(printed.stdout)
+    # the machine may be busy: guidellm asks /health but once
+    deployment["applications"][0]["args"]["replica_silent_after_s"] = 60.0
     folder = tmp_path_factory.mktemp("served")
+    config = folder / "goose.yaml"
+    config.write_text(yaml.safe_dump(deployment))
     log = folder / "serve.log"
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     with log.open("wb") as output:
+        # `local`: never a cluster that runs here already
         process = subprocess.Popen(
-            [goose, "serve", *options], stdout=output, stderr=subprocess.STDOUT, cwd=folder, env=environment
+            [goose, "serve", "--address", "local", "--config", str(config)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=environment,
         )
     try:
         deadline = time.monotonic() + _START_TIMEOUT_S
