@@ -46,7 +46,7 @@ def autoscaling(**options: Any) -> dict[str, Any]:
 def num_replicas() -> int:
     """Those that start count too, and those that stop do not."""
     states = serve.status().applications["goose"].deployments["GooseServer"].replica_states
-    return sum(count for state, count in states.items() if state.value in ("STARTING", "RUNNING"))
+    return sum(count for state, count in states.items() if state in ("STARTING", "RUNNING"))
 
 
 async def ask(http: httpx.AsyncClient) -> httpx.Response:
