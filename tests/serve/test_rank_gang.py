@@ -237,3 +237,28 @@ def test_a_rank_that_stops_is_the_end_of_the_gang(ray_address: str, tmp_path: Pa
     runner.shutdown()
     left = set(os.listdir("/dev/shm")) - segments
     assert not [name for name in left if name.startswith("deepspeed")]
+
+
+@ray.remote
+class Holder:
+    """An actor with a gang, as a replica is."""
+
+    def __init__(self, source: CheckpointSource) -> None:
+        self._runner = spread(start_gang(2), source, silence_s=3.0)
+
+    def pids(self) -> list[int]:
+        """Its own and those of its ranks."""
+        return [os.getpid(), *self._runner.rank_pids]
+
+
+@pytest.mark.skipif("GOOSE_RANKS" not in os.environ, reason="`make ranks`: one gang more")
+def test_an_actor_that_is_stopped_ends_with_its_ranks(ray_address: str, tmp_path: Path) -> None:
+    """Long before anybody else would notice."""
+    finds_this = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}}
+    holder = Holder.options(num_cpus=0.1, runtime_env=finds_this).remote(saved(tmp_path, "llama"))
+    pids = ray.get(holder.pids.remote())
+    assert len(pids) == 3
+    os.kill(pids[0], signal.SIGSTOP)
+    eventually(lambda: not any(is_alive(pid) for pid in pids), within_s=30, what="the end of all three")
+    with pytest.raises(ray.exceptions.ActorDiedError):
+        ray.get(holder.pids.remote())
