@@ -1,4 +1,4 @@
-"""A running `serve run` of one of `deployments/`, changed for the tests that need it."""
+"""A running `goose serve` of one of `deployments/`, changed for the tests that need it."""
 
 import contextlib
 import signal
@@ -18,7 +18,8 @@ from serve.helpers import Server
 __all__ = ["serving"]
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_START_TIMEOUT_S = 180.0
+_OWN = "goose_ray.app:build_app"
+_START_TIMEOUT_S = 300.0
 _STOP_TIMEOUT_S = 60.0
 
 
@@ -29,17 +30,23 @@ def serving(
     *,
     deployment: str = "goose.yaml",
     application: Mapping[str, Any] | None = None,
+    args: Mapping[str, Any] | None = None,
     engine: Mapping[str, Any] | None = None,
     server: Mapping[str, Any] | None = None,
 ) -> Iterator[Server]:
-    """From when it is healthy. `application`, `engine` and `server` are what is set in these parts of the YAML; the
-    port is a free one.
+    """From when it is healthy. `application`, its `args`, their `engine` and `server` (GooseServer's deployment) are
+    what is set in these parts of the YAML; the port is a free one.
     """
     port = _free_port()
     config = folder / "goose.yaml"
-    config.write_text(yaml.safe_dump(_changed(deployment, port, application or {}, engine or {}, server or {})))
+    changed = _changed(deployment, port, application or {}, args or {}, engine or {}, server or {})
+    config.write_text(yaml.safe_dump(changed))
     log = folder / "serve.log"
-    command = [str(Path(sys.executable).with_name("serve")), "run", "--address", ray_address, str(config)]
+    programs = Path(sys.executable).parent
+    command = [str(programs / "goose"), "serve", "--address", ray_address, "--config", str(config)]
+    if changed["applications"][0]["import_path"] != _OWN:
+        # another's application: one with faults built in
+        command = [str(programs / "serve"), "run", "--address", ray_address, str(config)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
     running = Server(port, log)
@@ -55,14 +62,23 @@ def serving(
 
 
 def _changed(
-    name: str, port: int, application: Mapping[str, Any], engine: Mapping[str, Any], server: Mapping[str, Any]
+    name: str,
+    port: int,
+    application: Mapping[str, Any],
+    args: Mapping[str, Any],
+    engine: Mapping[str, Any],
+    server: Mapping[str, Any],
 ) -> dict[str, Any]:
     deployment: dict[str, Any] = yaml.safe_load((_REPOSITORY / "deployments" / name).read_text())
     deployment["http_options"]["port"] = port
     (one,) = deployment["applications"]
     one.update(application)
+    one["args"].update(args)
     # the session's cluster claims more CPUs than the machine has
     one["args"]["engine"].update({"num_threads": 1, **engine})
+    for entry in one["deployments"]:
+        # how long a replica waits at its end before it looks whether requests are under way: two seconds by default
+        entry["graceful_shutdown_wait_loop_s"] = 0.1
     (goose_server,) = [entry for entry in one["deployments"] if entry["name"] == "GooseServer"]
     goose_server.update(server)
     return deployment
@@ -78,5 +94,5 @@ def _wait_until_up(server: Server, process: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + _START_TIMEOUT_S
     while not server.is_healthy():
         if process.poll() is not None or time.monotonic() > deadline:
-            pytest.fail(f"serve run did not come up:\n{server.log.read_text()[-6000:]}")
+            pytest.fail(f"the application did not come up:\n{server.log.read_text()[-6000:]}")
         time.sleep(0.2)

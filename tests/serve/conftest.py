@@ -1,8 +1,8 @@
 """A real `serve run deployments/goose.yaml` on a Ray cluster of this session, and real clients for it.
 
 One cluster a session, one application a module, or for all modules of a folder whose conftest says so. A module says
-what it changes in the YAML by a module-level `SERVER`, `ENGINE` or `APPLICATION = {option: value}`, or names another of
-`deployments/` as `DEPLOYMENT`.
+what it changes in the YAML by a module-level `SERVER`, `ENGINE`, `ARGS` or `APPLICATION = {option: value}`, or names
+another of `deployments/` as `DEPLOYMENT`.
 """
 
 import os
@@ -28,6 +28,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # by default Ray's processes give way to all others: on a busy machine no application would come up
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (so spelt by Ray)
+    # autoscaling hears of the load every ten seconds by default
+    os.environ["RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S"] = "1"
     context = ray.init(
         # never one that runs here already, or that RAY_ADDRESS names
         address="local",
@@ -47,7 +51,7 @@ def server(
 ) -> Iterator[Server]:
     changes = {
         name.lower(): getattr(request.module, name)
-        for name in ("DEPLOYMENT", "APPLICATION", "ENGINE", "SERVER")
+        for name in ("DEPLOYMENT", "APPLICATION", "ARGS", "ENGINE", "SERVER")
         if hasattr(request.module, name)
     }
     with serving(ray_address, tmp_path_factory.mktemp("serve"), **changes) as running:

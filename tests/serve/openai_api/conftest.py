@@ -13,6 +13,7 @@ def server(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     with serving(
         ray_address,
         tmp_path_factory.mktemp("serve"),
+        args={"max_body_bytes": 2_000_000},
         # a short context, so that filling it takes seconds
         engine={"max_model_len": 1024},
         # one replica, so that what its steps hold is known
