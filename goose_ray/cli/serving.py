@@ -36,7 +36,8 @@ def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
     try:
         # as `serve run` would; here so that the handlers below are set after Ray's own
         ray.init(address=address, namespace=_NAMESPACE)
-    except ConnectionError as error:
+    except Exception as error:
+        # Ray raises plain ones too, as where the machine is too busy for its processes to come up in time
         raise click.ClickException(f"no Ray to run on: {error}") from error
     watch = _Watch(deployment)
     before = {number: signal.signal(number, watch.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
