@@ -44,6 +44,8 @@ _logger = logging.getLogger(__name__)
 # From so many sequences in a step on, the logits of prompt rows (a fifth of what such a row takes) hold up more replies
 # than the few tokens are worth that are drafted better for them.
 _MANY_SEQUENCES = 4
+# While drafting rests, one step in so many is harvested: what drafts are made of is kept up, at a part of the cost.
+_HARVESTED_AT_REST = 4
 
 
 class Engine:
@@ -197,7 +199,7 @@ class Engine:
         may_draft = self._cost.may_draft
         trees, masks = self._draft(schedule, may_draft=may_draft)
         draft_s = self._clock() - scheduled_s
-        batch = self._batch(schedule, trees, masks)
+        batch = self._batch(schedule, trees, masks, may_draft=may_draft)
         result = self._runner.execute(batch)
         deliveries = deliver_step(schedule.sequences, batch, result)
         outputs = self._commit(schedule, batch, result, deliveries)
@@ -228,15 +230,21 @@ class Engine:
         return [next(trees) if entry.has_tree else None for entry in schedule.sequences], masks
 
     def _batch(
-        self, schedule: Schedule, trees: Sequence[TokenTree | None], masks: Mapping[str, MaskArray]
+        self,
+        schedule: Schedule,
+        trees: Sequence[TokenTree | None],
+        masks: Mapping[str, MaskArray],
+        *,
+        may_draft: bool,
     ) -> StepBatch:
         slots = self._memory.allocate(row_counts(schedule.sequences, trees))
+        is_harvested = may_draft or self._stats.num_steps % _HARVESTED_AT_REST == 0
         return build_batch(
             schedule.sequences,
             trees,
             slots,
             step_id=self._stats.num_steps,
-            harvest_k=min(self._speculator.harvest_k, self.spec.vocab_size),
+            harvest_k=min(self._speculator.harvest_k, self.spec.vocab_size) if is_harvested else 0,
             harvest_prompts=len(schedule.sequences) < _MANY_SEQUENCES or self._speculator.needs_prompts,
             token_masks=masks,
         )
