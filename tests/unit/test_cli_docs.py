@@ -54,7 +54,7 @@ def test_goose_commands_in_the_documentation_exist(file: Path) -> None:
     for words in re.findall(pattern, file.read_text(encoding="utf-8")):
         name = tuple(words.split()[: 2 if words.split()[0] in groups else 1])
         assert name in known, f"goose {words}"
-        options = {option for parameter in known[name].params for option in parameter.opts}
+        options = {option for one in known[name].params for option in (*one.opts, *one.secondary_opts)}
         used = set(re.findall(r"--[a-z-]+", words))
         assert used <= options, f"goose {words}"
 
