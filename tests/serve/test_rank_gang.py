@@ -239,9 +239,8 @@ def test_a_rank_that_stops_is_the_end_of_the_gang(ray_address: str, tmp_path: Pa
     assert not [name for name in left if name.startswith("deepspeed")]
 
 
-@ray.remote
 class Holder:
-    """An actor with a gang, as a replica is."""
+    """A gang's, as a replica is."""
 
     def __init__(self, source: CheckpointSource) -> None:
         self._runner = spread(start_gang(2), source, silence_s=3.0)
@@ -255,7 +254,7 @@ class Holder:
 def test_an_actor_that_is_stopped_ends_with_its_ranks(ray_address: str, tmp_path: Path) -> None:
     """Long before anybody else would notice."""
     finds_this = {"env_vars": {"PYTHONPATH": str(Path(__file__).parents[1])}}
-    holder = Holder.options(num_cpus=0.1, runtime_env=finds_this).remote(saved(tmp_path, "llama"))
+    holder = ray.remote(num_cpus=0.1, runtime_env=finds_this)(Holder).remote(saved(tmp_path, "llama"))
     pids = ray.get(holder.pids.remote())
     assert len(pids) == 3
     os.kill(pids[0], signal.SIGSTOP)
