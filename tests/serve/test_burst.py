@@ -54,8 +54,8 @@ async def ask(http: httpx.AsyncClient) -> httpx.Response:
 
 
 async def keep_asking(server: Server, clients: int, until: Any, *, pause_s: float = 0.0) -> list[int]:
-    """Statuses of all answers: `clients` ask one thing after the other, `pause_s` apart, until `until()` has returned, in
-    a thread.
+    """Statuses of all answers: `clients` ask one thing after the other, `pause_s` apart, until `until()`, in a thread,
+    has returned.
     """
     statuses: list[int] = []
 
