@@ -6,6 +6,7 @@ another of `deployments/` as `DEPLOYMENT`.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def ray_address() -> Iterator[str]:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # what a shell starts in the background is deaf to it, and so would be all that is started and stopped here
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # by default Ray's processes give way to all others: on a busy machine no application would come up
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (so spelt by Ray)
     # autoscaling hears of the load every ten seconds by default
