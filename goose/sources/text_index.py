@@ -47,11 +47,6 @@ class TextIndex:
     def num_texts(self) -> int:
         return len(self._texts)
 
-    @property
-    def num_ngrams(self) -> int:
-        """Distinct n-grams indexed, of all lengths."""
-        return sum(map(len, self._latest))
-
     def add(self) -> int:
         """The number of a new, empty text. Numbers are not used again."""
         text = self._next_text

@@ -87,7 +87,7 @@ class SamplingParams:
             ("allowed_token_ids", max(self.allowed_token_ids, default=0)),
         ):
             if largest > _MAX_INT:
-                raise InvalidRequestError(f"{name} must not be above {_MAX_INT}", name)
+                raise InvalidRequestError(f"{name} must not be above {_MAX_INT}, not {largest}", name)
         if len(self.stop) > _MAX_STOP_STRINGS:
             raise InvalidRequestError(f"stop takes at most {_MAX_STOP_STRINGS} strings, not {len(self.stop)}", "stop")
         if any(not word for word in self.bad_word_ids):
