@@ -20,6 +20,8 @@ pytestmark = [
 ]
 
 UPSCALE_S, DOWNSCALE_S = 3.0, 15.0
+# Serve's queue is the mean of so long: after a burst it takes that long to be empty.
+LOOK_BACK_S = 10.0
 # Replicas tell their load, and ingresses their queues, every ten seconds; Serve decides several times a second.
 PUSH_S, SLACK_S = 10.0, 5.0
 MAX_ONGOING, MAX_QUEUED = 8, 16
@@ -40,7 +42,14 @@ BODY: dict[str, Any] = {
 
 def autoscaling(**options: Any) -> dict[str, Any]:
     policy = {"policy_function": "goose_ray.scaling.policy:CapacityPolicy"}
-    return {"min_replicas": 1, "max_replicas": 2, "target_ongoing_requests": 8, "policy": policy, **options}
+    return {
+        "min_replicas": 1,
+        "max_replicas": 2,
+        "target_ongoing_requests": 8,
+        "look_back_period_s": LOOK_BACK_S,
+        "policy": policy,
+        **options,
+    }
 
 
 def num_replicas() -> int:
@@ -85,7 +94,7 @@ def test_a_burst_gets_a_second_replica_and_nobody_fails(ray_address: str, tmp_pa
             eventually(lambda: server.get("/health")["replicas"]["healthy"] == 2, within_s=180, what="it to serve")
 
         def until_one_is_left() -> None:
-            within_s = DOWNSCALE_S + 2 * PUSH_S + SLACK_S
+            within_s = LOOK_BACK_S + DOWNSCALE_S + 2 * PUSH_S + SLACK_S
             eventually(lambda: num_replicas() == 1, within_s=within_s, what="the second replica to go")
 
         assert num_replicas() == 1
