@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from goose_ray.api.errors import ErrorReply, to_reply
-from goose_ray.errors import GooseRayError, InvalidRequestError
+from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
 
 __all__ = ["add_error_handlers", "client_gone"]
 
@@ -32,7 +32,9 @@ async def client_gone(request: Request, error: Exception) -> Response:
 async def _ours(request: Request, error: Exception) -> Response:
     reply = to_reply(error)
     if reply.status >= 500:
-        logger.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=error)
+        # where an absent replica was noticed tells nobody anything, and every poll would tell it
+        trace = None if isinstance(error, EngineDeadError) else error
+        logger.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=trace)
     return _response(reply)
 
 

@@ -60,6 +60,7 @@ def build_http_app(
         "/detokenize": of_model.detokenize,
     }
     gets: dict[str, _Endpoint] = {
+        "/": of_model.index,
         "/v1/models": of_model.models,
         "/v1/models/{name:path}": of_model.model,
         "/version": of_model.version,

@@ -1,4 +1,4 @@
-"""Routes that tell about the model: its name, its tokens, and the version of the server. None of them runs it."""
+"""Routes that tell about the model and the server: names, tokens, version, where the rest is. None runs the model."""
 
 from importlib.metadata import version
 
@@ -15,12 +15,32 @@ from goose_ray.errors import EngineDeadError
 __all__ = ["ModelRoutes"]
 
 _OWNER = "goose-ray"
+_INDEX = {
+    "models": "/v1/models",
+    "chat": "/v1/chat/completions",
+    "dashboard": "/dashboard",
+    "health": "/health",
+    "metrics": "/metrics",
+    "openapi": "/openapi.json",
+}
 
 
 class ModelRoutes:
     def __init__(self, backend: Backend, reader: RequestReader) -> None:
         self._backend = backend
         self._reader = reader
+
+    async def index(self, request: Request) -> Response:
+        """For whoever opens the bare address. Asks nobody, so that it is there when no replica is."""
+        prefix = request.scope.get("root_path", "")
+        return JSONResponse(
+            {
+                "name": _OWNER,
+                "version": version(_OWNER),
+                "model": self._reader.model,
+                "routes": {name: prefix + path for name, path in _INDEX.items()},
+            }
+        )
 
     async def models(self) -> Response:
         return _json(ModelList(object="list", data=[await self._model_object()]))
@@ -42,7 +62,7 @@ class ModelRoutes:
         return _json(DetokenizeReply(prompt=await self._backend.decode(wire.to_call())))
 
     async def version(self) -> Response:
-        return JSONResponse({"version": version("goose-ray")})
+        return JSONResponse({"version": version(_OWNER)})
 
     async def _model_object(self) -> ModelObject:
         """Raises EngineDeadError if no replica could answer: a model nobody runs is not listed."""

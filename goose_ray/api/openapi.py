@@ -58,6 +58,13 @@ class VersionReply(Reply):
     version: str
 
 
+class IndexReply(Reply):
+    name: str
+    version: str
+    model: str
+    routes: dict[str, str]
+
+
 class HealthReplicas(Reply):
     live: int
     healthy: int
@@ -109,6 +116,7 @@ _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "str
 _LAST = _query("last", {"type": "integer", "minimum": 1, "default": 64}, "How many of each replica")
 _SINCE = _query("since", {"type": "number", "default": 0}, "Unix time of the first point")
 _GETS = {
+    "/": _Operation(summary="What this is, and where the rest is", reply=IndexReply, statuses=(500,)),
     "/v1/models": _Operation(summary="The model served", reply=ModelList),
     "/v1/models/{name}": _Operation(
         summary="One model", reply=ModelObject, statuses=(404, *_OF_VIEWS), parameters=[_NAME]

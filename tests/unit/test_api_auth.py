@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import yaml
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from scripted_backend import CHAT, LIMITS, MODEL, SCRIPT, ScriptedBackend, client_of
+from starlette.routing import Route
 
 from goose_ray.api.auth.allowance import Allowance
 from goose_ray.api.auth.api_key import ApiKey, hash_of, new_key
@@ -22,6 +23,7 @@ from goose_ray.api.http_app import build_http_app
 from goose_ray.errors import ConfigError, EngineDeadError, RateLimitedError
 
 ALICE, BOB = new_key(), new_key()
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "MADEUP")
 
 
 def key_file(folder: Path, **limits: int) -> Path:
@@ -54,6 +56,44 @@ def ask(
     return asyncio.run(send())
 
 
+def routes_of(app: FastAPI) -> Iterator[tuple[str, str]]:
+    """(method, path) of all that the app answers, by its own table. Other kinds of routes than these are an error: they
+    would go untested.
+    """
+    for route in app.routes:
+        assert isinstance(route, Route | APIRoute), f"{route}: say here how it is asked"
+        for method in route.methods or ():
+            yield method, route.path.replace("{name:path}", MODEL)
+
+
+def open_socket(
+    keys: KeyRing, path: str, headers: Mapping[str, str], *, extensions: Iterable[str] = ("websocket.http.response",)
+) -> list[dict[str, Any]]:
+    """What a server would be told that asks for a WebSocket."""
+    app = build_http_app(ScriptedBackend(), MODEL, limits=LIMITS, keys=keys)
+    scope: dict[str, Any] = {
+        "type": "websocket",
+        "asgi": {"version": "3.0"},
+        "scheme": "ws",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        "subprotocols": [],
+        "extensions": {name: {} for name in extensions},
+    }
+    told: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        told.append(dict(message))
+
+    asyncio.run(app(scope, receive, send))
+    return told
+
+
 def standing_still() -> float:
     return 0.0
 
@@ -61,25 +101,36 @@ def standing_still() -> float:
 class TestGate:
     def test_every_route_but_health_wants_a_key(self, tmp_path: Path) -> None:
         keys = KeyRing(key_file(tmp_path))
-        app: FastAPI = build_http_app(ScriptedBackend(), MODEL, limits=LIMITS, keys=keys)
-        routes = [
-            (method, route.path)
-            for route in app.routes
-            if isinstance(route, APIRoute)
-            for method in route.methods or ()
-        ]
-        assert len(routes) > 15
-        routes += [("GET", "/openapi.json"), ("GET", "/nothing"), ("OPTIONS", "/v1/models"), ("GET", "/health/")]
-        for method, path in routes:
-            response = ask(keys, method, path.replace("{name:path}", MODEL))
+        routes = list(routes_of(build_http_app(ScriptedBackend(), MODEL, limits=LIMITS, keys=keys)))
+        assert len(routes) > 25
+        unknown = ["/nothing", "/health/", "//health", "/HEALTH", "/health/x", "/docs", "/redoc"]
+        for path in {*(path for _, path in routes), *unknown}:
+            routes += [(method, path) for method in METHODS]
+
+        async def ask_all() -> dict[tuple[str, str], httpx.Response]:
+            async with client_of(ScriptedBackend(), keys) as client:
+                return {one: await client.request(*one) for one in set(routes)}
+
+        for (method, path), response in asyncio.run(ask_all()).items():
             if path == "/health":
-                assert response.status_code == 200
+                assert response.status_code == (200 if method in ("GET", "HEAD") else 405)
                 continue
-            assert response.status_code == 401, path
+            assert response.status_code == 401, f"{method} {path}"
             assert "Bearer" in response.headers["www-authenticate"]
             if method != "HEAD":
                 error = response.json()["error"]
                 assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_api_key")
+
+    def test_a_socket_wants_a_key(self, tmp_path: Path) -> None:
+        """No route of ours is one: behind the gate it is one that does not exist."""
+        keys = KeyRing(key_file(tmp_path))
+        for path in ("/v1/chat/completions", "/health", "/dashboard", "/nothing"):
+            denied = open_socket(keys, path, {})
+            assert (denied[0]["type"], denied[0]["status"]) == ("websocket.http.response.start", 401)
+            closed = open_socket(keys, path, {}, extensions=())
+            assert [message["type"] for message in closed] == ["websocket.close"]
+            assert open_socket(keys, path, basic(ALICE))[0]["status"] == 401
+            assert [message["type"] for message in open_socket(keys, path, bearer(ALICE))] == ["websocket.close"]
 
     @pytest.mark.parametrize(
         "headers",

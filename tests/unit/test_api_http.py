@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
+import httpx
 import pytest
 from scripted_backend import (
     CHAT,
+    LIMITS,
     MODEL,
     STATS,
     ScriptedBackend,
@@ -15,6 +17,7 @@ from scripted_backend import (
 )
 
 from goose_ray.api.calls import Delta, GenerateCall, PromptInfo
+from goose_ray.api.http_app import build_http_app
 from goose_ray.errors import InvalidRequestError, OverloadedError
 
 
@@ -177,9 +180,31 @@ class TestCluster:
         assert request(ScriptedBackend(), "GET", f"/v1/models/{MODEL}").json() == listed[0]
         assert request(ScriptedBackend(), "GET", "/v1/models/other").status_code == 404
 
-    def test_a_model_that_nobody_can_run_is_not_listed_and_not_healthy(self) -> None:
+    def test_the_bare_address_says_where_the_rest_is(self) -> None:
+        """Also when no replica is there; and what it names is."""
+        told = request(ScriptedBackend(healthy=False), "GET", "/").json()
+        assert told["model"] == MODEL
+        assert set(told["routes"]) >= {"models", "chat", "dashboard", "health", "openapi"}
+        for path in told["routes"].values():
+            method = "POST" if "completions" in path else "GET"
+            assert request(ScriptedBackend(), method, path).status_code == (415 if method == "POST" else 200), path
+
+    def test_below_a_prefix_the_bare_address_names_it(self) -> None:
+        app = build_http_app(ScriptedBackend(), MODEL, limits=LIMITS)
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(app, root_path="/goose")
+            async with httpx.AsyncClient(transport=transport, base_url="http://goose") as client:
+                return await client.get("/goose/")
+
+        assert asyncio.run(ask()).json()["routes"]["models"] == "/goose/v1/models"
+
+    def test_a_model_that_nobody_can_run_is_not_listed_and_not_healthy(self, caplog: pytest.LogCaptureFixture) -> None:
         backend = ScriptedBackend(healthy=False)
         assert request(backend, "GET", "/v1/models").status_code == 503
+        # whoever polls would fill the log with tracebacks
+        (line,) = caplog.text.splitlines()
+        assert "GET /v1/models failed: no replica is healthy" in line
         assert request(backend, "GET", "/health").status_code == 503
         assert request(ScriptedBackend(), "GET", "/health").json()["status"] == "ok"
 

@@ -8,6 +8,7 @@ import binascii
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from goose_ray.api.auth.allowance import Allowance
 from goose_ray.api.auth.api_key import ApiKey
@@ -36,17 +37,19 @@ class Gate:
         self._allowances: dict[str, Allowance] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or _path(scope) == _OPEN:
+        is_http = scope["type"] == "http"
+        if scope["type"] == "lifespan" or (is_http and _path(scope) == _OPEN):
             await self._app(scope, receive, send)
             return
         presented = _presented(scope)
         key = None if presented is None else self._keys.find(presented)
         if key is None:
-            await _unauthorized(scope, presented)(scope, receive, send)
+            refusal = _unauthorized(scope, presented)
+            await (refusal(scope, receive, send) if is_http else _refuse_socket(refusal, scope, receive, send))
             return
         tenant = self._tenant(key)
         scope[TENANT] = tenant
-        if scope["method"] != "POST":
+        if not is_http or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         try:
@@ -61,6 +64,16 @@ class Gate:
 
     def _tenant(self, key: ApiKey) -> Tenant:
         return Tenant(key, self._allowances.setdefault(key.name, Allowance(self._keys.clock)))
+
+
+async def _refuse_socket(refusal: JSONResponse, scope: Scope, receive: Receive, send: Send) -> None:
+    """No route of ours is a WebSocket; the gate holds for one all the same."""
+    socket = WebSocket(scope, receive, send)
+    if "websocket.http.response" in scope.get("extensions", {}):
+        await socket.send_denial_response(refusal)
+    else:
+        # the server then answers 403
+        await socket.close()
 
 
 def _path(scope: Scope) -> str:
@@ -78,7 +91,7 @@ def _presented(scope: Scope) -> str | None:
     given = given.strip()
     if scheme.lower() == "bearer":
         return given or None
-    if scheme.lower() == "basic" and scope["method"] in _PASSWORD_METHODS:
+    if scheme.lower() == "basic" and scope.get("method") in _PASSWORD_METHODS:
         return _password(given)
     return None
 
