@@ -8,6 +8,7 @@ from goose.tuning import TreeTuning
 from goose.tuning_counts import DEPTHS, GROUPS
 from goose_ray.api.backend import ClusterState, ReplicaSteps
 from goose_ray.telemetry.acceptance_state import ClusterView, ReplicaView
+from goose_ray.telemetry.bucket_ranges import bucket_ranges
 
 __all__ = ["acceptance_view", "health_view", "steps_view"]
 
@@ -75,11 +76,10 @@ def _source(table: AcceptanceTable, name: str) -> dict[str, Any]:
 
 
 def _buckets(name: str, edges: tuple[int, ...], attempted: list[int], accepted: list[int]) -> list[dict[str, Any]]:
-    """Each bucket by its first and last value; the last bucket has no end. Untried buckets are left out."""
-    ends = [*(edge - 1 for edge in edges[1:]), None]
+    """Each bucket by its range. Untried buckets are left out."""
     return [
-        {name: [first, last], **_counts(tries, hits)}
-        for first, last, tries, hits in zip(edges, ends, attempted, accepted, strict=True)
+        {name: list(values), **_counts(tries, hits)}
+        for values, tries, hits in zip(bucket_ranges(edges), attempted, accepted, strict=True)
         if tries
     ]
 
@@ -111,7 +111,6 @@ def _replica(replica: ReplicaView) -> dict[str, Any]:
 
 def _tuning(tuning: TreeTuning) -> dict[str, Any]:
     """What requests of a replica start with, what it is based on, and the shape that trees have under it."""
-    depths = _buckets_of(DEPTHS)
     return {
         "version": tuning.version,
         "bias": dict(zip(GROUPS, tuning.offsets, strict=True)),
@@ -119,11 +118,7 @@ def _tuning(tuning: TreeTuning) -> dict[str, Any]:
         "based_on": dict(zip(("cluster", "workload", "own"), tuning.based_on, strict=True)),
         "spine_share": tuning.spine_share,
         "by_depth": [
-            {"depth": depth, "acceptance": rate, "reached_per_tree": width}
-            for depth, rate, width in zip(depths, tuning.acceptance, tuning.width, strict=True)
+            {"depth": list(depths), "acceptance": rate, "reached_per_tree": width}
+            for depths, rate, width in zip(bucket_ranges(DEPTHS), tuning.acceptance, tuning.width, strict=True)
         ],
     }
-
-
-def _buckets_of(edges: tuple[int, ...]) -> list[list[int | None]]:
-    return [[first, last] for first, last in zip(edges, [*(edge - 1 for edge in edges[1:]), None], strict=True)]

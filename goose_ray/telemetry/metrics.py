@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from goose.calibration import DEPTH_EDGES, AcceptanceTable
 from goose_ray.engine.stats import EngineStats, Histogram, merge_stats
 from goose_ray.telemetry.acceptance_state import ClusterView
+from goose_ray.telemetry.bucket_ranges import bucket_ranges
 from goose_ray.telemetry.metric_list import DISTRIBUTIONS, SCALARS, Distribution, Scalar
 from goose_ray.telemetry.tuning_metrics import tuning_gauges
 
@@ -63,11 +64,7 @@ class _ViewCollector(Collector):
         yield from self._by_depth(self._acceptance)
 
     def _by_depth(self, table: AcceptanceTable) -> Iterator[Metric]:
-        ends = [edge - 1 for edge in DEPTH_EDGES[1:]]
-        depths = [
-            str(first) if first == last else f"{first}-{last}" for first, last in zip(DEPTH_EDGES, ends, strict=False)
-        ]
-        depths.append(f"{DEPTH_EDGES[-1]}+")
+        depths = [_label(first, last) for first, last in bucket_ranges(DEPTH_EDGES)]
         for row, (what, meaning) in enumerate((("attempted", "whose parent was accepted"), ("accepted", "committed"))):
             family = CounterMetricFamily(
                 f"goose_spec_decode_depth_{what}_tokens",
@@ -103,6 +100,12 @@ class _ViewCollector(Collector):
         for label_values, histogram in series:
             family.add_metric([self._model, *label_values], _cumulative(histogram), histogram.sum)
         return family
+
+
+def _label(first: int, last: int | None) -> str:
+    if last is None:
+        return f"{first}+"
+    return str(first) if first == last else f"{first}-{last}"
 
 
 def _cumulative(histogram: Histogram) -> Sequence[tuple[str, float]]:

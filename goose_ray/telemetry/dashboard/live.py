@@ -12,6 +12,7 @@ from goose.calibration import DEPTH_EDGES, AcceptanceTable
 from goose.sources.registry import SOURCE_NAMES
 from goose_ray.engine.tree_trace import TreeRecord
 from goose_ray.telemetry.acceptance_state import ClusterView, ReplicaView
+from goose_ray.telemetry.bucket_ranges import bucket_ranges
 from goose_ray.telemetry.dashboard.history import (
     BUCKET_S,
     HISTORY_S,
@@ -113,12 +114,11 @@ def _replica(replica: ReplicaView, live: ReplicaLive | None) -> dict[str, Any]:
 def _source(table: AcceptanceTable, name: str) -> dict[str, Any]:
     """Since the cluster began; `by_depth` has [first depth, last depth or null, attempted, accepted]."""
     attempted, accepted = table.counts(name).sum(axis=2)
-    ends = [*(edge - 1 for edge in DEPTH_EDGES[1:]), None]
-    buckets = zip(DEPTH_EDGES, ends, attempted.tolist(), accepted.tolist(), strict=True)
+    buckets = zip(bucket_ranges(DEPTH_EDGES), attempted.tolist(), accepted.tolist(), strict=True)
     return {
         "attempted": int(attempted.sum()),
         "accepted": int(accepted.sum()),
-        "by_depth": [list(bucket) for bucket in buckets if bucket[2]],
+        "by_depth": [[*depths, tries, hits] for depths, tries, hits in buckets if tries],
     }
 
 
