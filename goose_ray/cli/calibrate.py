@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from goose_ray.cli.many_values import ManyValuesCommand
+from goose_ray.cli.options import json_option
 from goose_ray.config import EMBEDDED_MODEL
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ __all__ = ["calibrate"]
 @click.option("--chat", is_flag=True, help="Wrap raw prompts in the model's chat template.")
 @click.option("--limit", type=click.IntRange(min=1), help="Lines of each prompt file; default: all.")
 @click.option("--max-tokens", default=256, show_default=True, type=click.IntRange(min=1), help="In a reply.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def calibrate(
     prompts: tuple[Path, ...],
     recordings: tuple[Path, ...],

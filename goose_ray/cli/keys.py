@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from goose_ray.cli.group import Group
+
 __all__ = ["keys"]
 
 _FILE = click.option(
@@ -19,7 +21,7 @@ _FILE = click.option(
 _LIMIT = click.IntRange(min=1)
 
 
-@click.group()
+@click.group(cls=Group)
 def keys() -> None:
     """Make, list and revoke API keys.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from goose_ray.cli.options import json_option
 from goose_ray.errors import ConfigError
 
 __all__ = ["plan"]
@@ -17,7 +18,7 @@ _DRY_RUN_RANKS = (2, 4, 8)
 @click.option("--gpu", help="A100-40GB, A100-80GB, H100-80GB or H200-141GB.")
 @click.option("--context", default=2048, show_default=True, type=click.IntRange(min=1), help="Tokens of a sequence.")
 @click.option("--dry-run", is_flag=True, help="Divide the model, without memory, among 2, 4 and 8 ranks, and check.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def plan(deployment: Path, gpu: str | None, context: int, dry_run: bool, as_json: bool) -> None:
     """Memory of a rank, tokens of KV, milliseconds of a step by nodes, and the budget with the most tokens a second.
 

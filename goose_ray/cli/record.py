@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from goose_ray.config import EMBEDDED_MODEL
+from goose_ray.cli.options import model_option
 
 __all__ = ["record"]
 
@@ -21,7 +21,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--limit", type=click.IntRange(min=1), help="Lines of each file; default: all.")
 @click.option("--chat", is_flag=True, help="Wrap raw prompts in the model's chat template.")
 @click.option("--max-tokens", default=256, show_default=True, type=click.IntRange(min=1), help="In a reply.")
-@click.option("--model", default=EMBEDDED_MODEL, show_default=True, help="Embedded model, hub id or path.")
+@model_option
 @click.option("--concurrency", default=16, show_default=True, type=click.IntRange(min=1), help="Dialogues at a time.")
 @click.argument("more_files", nargs=-1, type=_FILE, metavar="[FILE]...")
 def record(

@@ -9,6 +9,7 @@ import click
 
 from goose.errors import InvalidSnapshotError
 from goose_ray.cli.many_values import ManyValuesCommand
+from goose_ray.cli.options import json_option
 from goose_ray.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ _PATH = click.Path(exists=True, path_type=Path)
     help="Whether policies learn the target's successors after prompt tokens, as where few requests share a step.",
 )
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the report.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object and nothing else.")
+@json_option
 def replay(
     paths: tuple[Path, ...],
     policies: tuple[str, ...],
