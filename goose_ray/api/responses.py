@@ -29,6 +29,7 @@ __all__ = [
     "PromptTokensDetails",
     "SourceCounts",
     "Usage",
+    "optional",
 ]
 
 

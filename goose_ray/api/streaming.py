@@ -19,7 +19,7 @@ __all__ = ["EVENT_HEADERS", "collect", "event_stream", "merged"]
 
 logger = logging.getLogger(__name__)
 
-DONE = b"data: [DONE]\n\n"
+_DONE = b"data: [DONE]\n\n"
 # Proxies must pass events on one by one.
 EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
@@ -107,7 +107,7 @@ async def event_stream(
         if reply.status >= 500:
             logger.exception("a stream failed on the way")
         yield _event(json.dumps(reply.body()))
-    yield DONE
+    yield _DONE
 
 
 def _event(data: str) -> bytes:

@@ -67,11 +67,11 @@ def sample(logits: torch.Tensor, how: SamplingRows) -> torch.Tensor:
     """logits [n, vocab] float32 -> [n] int64 tokens"""
     limited = ((how.top_k > 0) & (how.top_k < logits.shape[1])) | (how.top_p < 1.0) | (how.min_p > 0.0)
     if not limited.any():
-        return _draw_of_all(logits, how, None)
+        return _draw_of_all(logits, how)
     tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
     for rows, draw in ((torch.nonzero(limited)[:, 0], _draw_limited), (torch.nonzero(~limited)[:, 0], _draw_of_all)):
         if len(rows):
-            tokens[rows] = draw(logits[rows], how.select(rows), None)
+            tokens[rows] = draw(logits[rows], how.select(rows))
     return tokens
 
 
@@ -105,7 +105,7 @@ def cut_off(
     return edge, left_complete | (~has_k & ~has_min & p_complete)
 
 
-def _draw_limited(logits: torch.Tensor, how: SamplingRows, _: None) -> torch.Tensor:
+def _draw_limited(logits: torch.Tensor, how: SamplingRows) -> torch.Tensor:
     """Rows with a min_p, a top_k or a top_p."""
     scores = logits / how.temperature[:, None]
     num_candidates = min(_FIRST_CANDIDATES, scores.shape[1])
@@ -122,7 +122,7 @@ def _draw_limited(logits: torch.Tensor, how: SamplingRows, _: None) -> torch.Ten
     return tokens
 
 
-def _draw_of_all(logits: torch.Tensor, how: SamplingRows, edge: torch.Tensor | None) -> torch.Tensor:
+def _draw_of_all(logits: torch.Tensor, how: SamplingRows, edge: torch.Tensor | None = None) -> torch.Tensor:
     """Over the whole vocabulary, of scores from `edge` [n] on if there is one."""
     every_token = torch.arange(logits.shape[1], device=logits.device)[None]
     parts = []

@@ -94,7 +94,6 @@ class LearningExchange:
                 self._model,
                 LearnedWeights(found.weights.values, found.weights.squares),
                 texts,
-                num_text_tokens=len(found.texts.token_ids),
             )
         )
         self._shared = amount

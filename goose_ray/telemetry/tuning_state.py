@@ -93,7 +93,7 @@ class TuningState:
         self._replicas.pop(incarnation, None)
 
     def snapshot(self, now: float) -> dict[str, Any]:
-        """JSON-able; `restored` gives it back."""
+        """JSON-able; `restore` gives it back."""
         bucket = self._bucket(now)
         return {
             "next_version": self._next_version,

@@ -39,7 +39,6 @@ class Offer:
     weights: LearnedWeights
     # a reference to `KnownTexts`, None if texts are not shared or there are none
     texts: Any = None
-    num_text_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

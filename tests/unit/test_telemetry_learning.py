@@ -147,7 +147,6 @@ class TestExchange:
 
         _, offer = asyncio.run(scenario())
         assert offer.texts is TEXTS
-        assert offer.num_text_tokens == len(TEXTS.token_ids)
 
     def test_nothing_learned_is_not_offered(self) -> None:
         assert not asyncio.run(self.exchange(None, []).share())
