@@ -1,0 +1,53 @@
+"""Two replicas of a tiny model with the embedded model's tokenizer, whose limits a crowd exceeds."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serve.application import serving
+from tiny_models import tiny_model
+from transformers import AutoConfig
+
+from chaos.stage import Stage
+from goose_ray.config import EMBEDDED_MODEL
+from goose_ray.models.loader import resolve
+
+_REPLICAS = 2
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.serve)
+
+
+@pytest.fixture(scope="package")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    embedded = resolve(EMBEDDED_MODEL)
+    vocab_size = AutoConfig.from_pretrained(embedded).vocab_size
+    tiny_model("llama", vocab_size=vocab_size, max_position_embeddings=1024).save_pretrained(folder)
+    for file in (*embedded.glob("*token*"), *embedded.glob("*.jinja")):
+        shutil.copy(file, folder)
+    return folder
+
+
+@pytest.fixture(scope="package")
+def stage(ray_address: str, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("chaos")
+    snapshot = folder / "memory" / "snapshot.json.gz"
+    args = {"model": str(model), "aggregator_snapshot": str(snapshot), "max_body_bytes": 100_000}
+    # a fixed budget: nothing is measured when a replica starts
+    engine = {"budget": 16, "calibration": "none", "kv_cache_tokens": 16_384}
+    server = {
+        "autoscaling_config": {"min_replicas": _REPLICAS, "max_replicas": _REPLICAS, "target_ongoing_requests": 8},
+        "max_ongoing_requests": 12,
+        "max_queued_requests": 12,
+        # a replica that answers no more is given up after three of them, and ended
+        "health_check_period_s": 1,
+        "health_check_timeout_s": 5,
+        "graceful_shutdown_timeout_s": 5,
+    }
+    with serving(ray_address, folder, args=args, engine=engine, server=server) as running:
+        yield Stage(running.url, str(model), snapshot, num_replicas=_REPLICAS)

@@ -1,0 +1,98 @@
+"""The processes of a Serve application that this process' cluster runs, by what they are for: who is there, what each
+holds open. Reads /proc; knows nothing about faults.
+"""
+
+import os
+import signal
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["AGGREGATOR", "CONTROLLER", "INGRESS", "PROXY", "REPLICA", "ROLES", "Process", "find", "send"]
+
+REPLICA, INGRESS, PROXY, CONTROLLER, AGGREGATOR = "replica", "ingress", "proxy", "controller", "aggregator"
+# By what Ray writes over an actor's command line; behind it stands the method that it is in, if it is in one.
+ROLES = {
+    REPLICA: "ray::ServeReplica:goose:GooseServer",
+    INGRESS: "ray::ServeReplica:goose:OpenAIIngress",
+    PROXY: "ray::ProxyActor",
+    CONTROLLER: "ray::ServeController",
+    AGGREGATOR: "ray::AcceptanceAggregator",
+}
+
+
+@dataclass(frozen=True)
+class Process:
+    role: str
+    pid: int
+
+    def num_files(self) -> int:
+        """Open file descriptors; 0 if it has ended."""
+        try:
+            return len(os.listdir(f"/proc/{self.pid}/fd"))
+        except OSError:
+            return 0
+
+    def num_connections(self, port: int) -> int:
+        """Of clients to `port` of this machine, from the side of the one who serves it."""
+        inodes = set()
+        for line in Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            if local.endswith(f":{port:04X}") and state != _LISTEN:
+                inodes.add(f"socket:[{line.split()[9]}]")
+        return sum(target in inodes for target in self._targets())
+
+    def rss_mb(self) -> float:
+        """Resident memory that is not shared with others; 0 if it has ended."""
+        try:
+            pages = Path(f"/proc/{self.pid}/statm").read_text().split()
+        except OSError:
+            return 0.0
+        return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def _targets(self) -> list[str]:
+        targets = []
+        for entry in os.listdir(f"/proc/{self.pid}/fd"):
+            try:
+                targets.append(os.readlink(f"/proc/{self.pid}/fd/{entry}"))
+            except OSError:
+                # closed between the two looks
+                continue
+        return targets
+
+
+_LISTEN = "0A"
+
+
+def find() -> list[Process]:
+    """Those that descend from this process: other clusters of this machine are not ours. Sorted by role and pid."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            command = (entry / "cmdline").read_text(errors="replace").rstrip("\0")
+        except OSError:
+            continue
+        for role, start in ROLES.items():
+            if command.startswith(start) and _is_ours(int(entry.name)):
+                found.append(Process(role, int(entry.name)))
+    return sorted(found, key=lambda process: (process.role, process.pid))
+
+
+def send(processes: Collection[Process], number: signal.Signals) -> None:
+    """One that has ended already gets nothing."""
+    for process in processes:
+        try:
+            os.kill(process.pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def _is_ours(pid: int) -> bool:
+    while pid > 1 and pid != os.getpid():
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return pid == os.getpid()
