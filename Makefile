@@ -13,7 +13,7 @@ WORKERS ?= 2
 
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: burst chaos shards serve test lint bench exact equivalence slots ranks families telemetry clients clean
+.PHONY: audit burst chaos shards serve test lint bench exact equivalence slots ranks families telemetry clients clean
 
 $(SERVER) $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -112,6 +112,20 @@ clients: $(CLIENTS)/.installed
 	$(BIN)/goose model pull
 	GOOSE_CLIENTS=1 GOOSE_SCHEMA_CASES=$(CASES) GOOSE_NODE_MODULES=$(CLIENTS)/node/node_modules \
 		$(CLIENTS)/bin/pytest tests/clients
+
+# Known vulnerabilities of everything that is installed here, at the versions that are. It asks osv.dev, so it needs the
+# internet; AUDIT: more options of pip-audit. pip itself is left out: it comes with Python, and nothing that is served runs it.
+AUDIT ?=
+$(VENV)/audit/.installed:
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/pip install --quiet --disable-pip-version-check 'pip-audit>=2.10,<3'
+	@touch $@
+
+audit: $(STAMP) $(VENV)/audit/.installed
+	$(BIN)/pip list --format=freeze --exclude-editable --exclude pip --disable-pip-version-check | sed 's/+.*//' \
+		> $(VENV)/audit/installed.txt
+	$(VENV)/audit/bin/pip-audit --vulnerability-service osv --no-deps --disable-pip --progress-spinner off \
+		--requirement $(VENV)/audit/installed.txt $(AUDIT)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
