@@ -18,7 +18,10 @@ from goose_ray.cli.options import (
 from goose_ray.config import EngineConfig, GooseConfig
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from goose_ray.bench.against import Pace
+    from goose_ray.bench.opponents import Opponent
 
 __all__ = ["transformers"]
 
@@ -53,7 +56,6 @@ def transformers(
 
     from goose_ray.assembly import choose_device, choose_dtype, load_parts
     from goose_ray.bench.against import AgainstRun
-    from goose_ray.bench.opponents import ContinuousBatching, OneAtATime, Opponent, PaddedBatches
     from goose_ray.bench.progress import progress
     from goose_ray.bench.prompts import read_prompt_files
     from goose_ray.bench.speed import Contender
@@ -74,20 +76,13 @@ def transformers(
     dialogues = [one for file in read_prompt_files(asked.paths, limit=asked.limit) for one in file.dialogues]
     encoded = [one.prompt_after([], parts.tokenizer, asked.chat, longest) for one in dialogues]
     prompts = [prompt.token_ids for prompt in encoded if prompt is not None]
+    length = max(map(len, prompts), default=0) + asked.max_tokens
     results = {}
     for concurrency in concurrencies:
-        opponent: Opponent
-        if concurrency == 1:
-            opponent = OneAtATime(theirs)
-        elif padded:
-            opponent = PaddedBatches(theirs, concurrency)
-        else:
-            num_tokens = concurrency * (max(map(len, prompts)) + asked.max_tokens)
-            opponent = ContinuousBatching(theirs, concurrency, max_rows=config.max_batch_rows, num_tokens=num_tokens)
         run = AgainstRun(
             parts=parts,
             engine=config,
-            opponent=opponent,
+            opponent=_opponent(theirs, concurrency, padded=padded, max_rows=config.max_batch_rows, length=length),
             contenders=contenders,
             max_tokens=asked.max_tokens,
             concurrency=concurrency,
@@ -104,6 +99,17 @@ def transformers(
     for concurrency, paces in results.items():
         for name, numbers in _json(paces).items():
             click.echo(f"{concurrency:3} at a time  {name:22} " + "  ".join(f"{k} {v}" for k, v in numbers.items()))
+
+
+def _opponent(model: "PreTrainedModel", concurrency: int, *, padded: bool, max_rows: int, length: int) -> "Opponent":
+    """`length`: the most tokens of a request and its reply."""
+    from goose_ray.bench.opponents import ContinuousBatching, OneAtATime, PaddedBatches
+
+    if concurrency == 1:
+        return OneAtATime(model)
+    if padded:
+        return PaddedBatches(model, concurrency)
+    return ContinuousBatching(model, concurrency, max_rows=max_rows, num_tokens=concurrency * length)
 
 
 def _json(paces: "dict[str, Pace]") -> dict[str, Any]:
