@@ -1,5 +1,5 @@
 """Every command and snippet in the documentation parses: commands by the programs' own parsers, YAML by the
-configuration. That the README's library snippet also runs, tests/equivalence checks.
+configuration. Python also runs, each block in the test that `RUN_BY` names.
 """
 
 import json
@@ -18,6 +18,9 @@ from ray.scripts.scripts import cli as ray_cli
 from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 from ray.serve.scripts import cli as serve_cli
 
+from goose.calibration import AcceptanceTable
+from goose.sources.registry import SOURCE_NAMES
+from goose.speculator import Speculator
 from goose_ray.cli.main import main
 from goose_ray.config import EngineConfig, GooseConfig
 from goose_ray.errors import ConfigError
@@ -27,6 +30,12 @@ REPOSITORY = Path(__file__).parents[2]
 DOCS = [*sorted((REPOSITORY / "docs").glob("*.md")), *sorted(REPOSITORY.glob("*.md"))]
 # Programs of others, which need not be here.
 FOREIGN = {"docker", "export", "git", "grafana", "helm", "kubectl", "llm", "npm", "prometheus", "sudo", "until"}
+# A new block fails here until a test runs it.
+RUN_BY = {
+    "README.md": ["tests/serve/openai_api/test_readme.py", "tests/equivalence/test_readme_library.py"],
+    "calibration.md": ["tests/unit/test_docs_snippets.py"],
+    "policies.md": ["tests/unit/test_policies_doc.py", "tests/unit/test_policies_doc.py"],
+}
 LANGUAGES = {"", "console", "json", "python", "yaml"}
 
 
@@ -195,6 +204,22 @@ def test_yaml_is_a_configuration(block: Block) -> None:
 @pytest.mark.parametrize("block", written_in("python"), ids=str)
 def test_python_compiles(block: Block) -> None:
     compile(block.text, str(block), "exec")
+
+
+def test_python_is_run_by_the_tests_that_are_named() -> None:
+    files = sorted(block.file.name for block in written_in("python"))
+    assert files == sorted(name for name, tests in RUN_BY.items() for _ in tests)
+    for name, tests in RUN_BY.items():
+        for test in tests:
+            assert name in (REPOSITORY / test).read_text(encoding="utf-8"), test
+
+
+def test_the_posterior_of_calibration_md_is_one() -> None:
+    [block] = [block for block in written_in("python") if block.file.name == "calibration.md"]
+    names: dict[str, Any] = {"speculator": Speculator(policy="goose"), "others": AcceptanceTable(SOURCE_NAMES)}
+    exec(block.text, names)
+    low, high = names["beta"].interval(0.95)
+    assert 0 < low < names["beta"].mean < high < 1
 
 
 @pytest.mark.parametrize("block", written_in("json"), ids=str)
