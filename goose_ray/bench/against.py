@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from goose_ray.assembly import ReplicaParts, new_engine
 from goose_ray.bench.opponents import Opponent
 from goose_ray.bench.references import TokenIds
-from goose_ray.bench.replies import Reply, Session, greedy, hold
+from goose_ray.bench.replies import Reply, answer_each, greedy
 from goose_ray.bench.speed import Contender
 from goose_ray.config import EngineConfig
 
@@ -89,11 +89,11 @@ class AgainstRun:
         def answers(prompts: Sequence[TokenIds], max_tokens: int) -> list[TokenIds]:
             found: dict[int, TokenIds] = {}
 
-            def keep(reply: Reply) -> None:
-                found[int(reply.session_id)] = reply.token_ids
+            def keep(index: int, reply: Reply) -> None:
+                found[index] = reply.token_ids
 
-            sessions = [Session.of_prompt(str(index), prompt) for index, prompt in enumerate(prompts)]
-            hold(engine, sessions, greedy(max_tokens), concurrency=self.concurrency, on_reply=keep, clock=self.clock)
+            sampling = greedy(max_tokens)
+            answer_each(engine, prompts, sampling, concurrency=self.concurrency, on_reply=keep, clock=self.clock)
             return [found[index] for index in range(len(prompts))]
 
         return answers

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from goose_ray.assembly import ReplicaParts, new_engine
 from goose_ray.bench.prompts import Conversation, EncodedPrompt
-from goose_ray.bench.replies import Reply, Session, hold
+from goose_ray.bench.replies import Reply, answer_each
 from goose_ray.config import EngineConfig
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.errors import GooseRayError
@@ -62,12 +62,12 @@ class EngineDecoder:
         config = self._config.model_copy(update={"policy": policy, "max_running_requests": concurrency})
         found: dict[int, tuple[int, ...]] = {}
 
-        def keep(reply: Reply) -> None:
-            found[int(reply.session_id)] = reply.token_ids
+        def keep(index: int, reply: Reply) -> None:
+            found[index] = reply.token_ids
             on_answer()
 
-        sessions = [Session.of_prompt(str(index), case.prompt.token_ids) for index, case in enumerate(cases)]
-        hold(new_engine(self._parts, config), sessions, sampling, concurrency=concurrency, on_reply=keep)
+        prompts = [case.prompt.token_ids for case in cases]
+        answer_each(new_engine(self._parts, config), prompts, sampling, concurrency=concurrency, on_reply=keep)
         return found
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from goose_ray.assembly import ReplicaParts, new_engine
 from goose_ray.bench.decoders import Case
-from goose_ray.bench.exact import Difference, first_difference
+from goose_ray.bench.exact import SAMPLING_SEED, Difference, first_difference
 from goose_ray.config import EngineConfig
 from goose_ray.engine.engine import Engine
 from goose_ray.engine.logprobs import TokenLogprobs
@@ -24,8 +24,6 @@ from goose_ray.engine.structured import StructuredOutput
 __all__ = ["LOGPROB_TOLERANCE", "Answer", "Cell", "EquivalenceRun", "FewerSlots", "Setting", "answers", "samplings"]
 
 LOGPROB_TOLERANCE = 1e-3
-# Any: what counts is that every policy draws from the same one.
-_SEED = 20240229
 # Long enough to be cut by most limits, with parts that the grammar forces and parts that the model chooses.
 _SCHEMA = json.dumps(
     {
@@ -48,7 +46,7 @@ def samplings(max_tokens: int) -> dict[str, SamplingParams]:
     plain = SamplingParams(max_tokens=max_tokens, temperature=0.0)
     return {
         "greedy": plain,
-        "sampled": replace(plain, temperature=0.7, top_p=0.9, seed=_SEED),
+        "sampled": replace(plain, temperature=0.7, top_p=0.9, seed=SAMPLING_SEED),
         "penalties": replace(plain, repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.5),
         "json_schema": replace(plain, structured=StructuredOutput("json_schema", _SCHEMA)),
         "logprobs": replace(plain, logprobs=5),

@@ -17,8 +17,10 @@ from goose_ray.bench.replies import greedy
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.engine.tokenizer import Tokenizer
 
-__all__ = ["Check", "Difference", "check_greedy", "check_sampled", "first_difference", "read_cases"]
+__all__ = ["SAMPLING_SEED", "Check", "Difference", "check_greedy", "check_sampled", "first_difference", "read_cases"]
 
+# Any: what counts is that every policy draws from the same one.
+SAMPLING_SEED = 20240229
 # Sampled replies are compared with those of this policy, sent one by one.
 _PLAIN_POLICY = "autoregressive"
 

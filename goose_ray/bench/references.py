@@ -19,7 +19,7 @@ import goose
 import goose_ray.engine
 import goose_ray.runner
 from goose_ray.assembly import ReplicaParts, new_engine
-from goose_ray.bench.replies import Reply, Session, greedy, hold
+from goose_ray.bench.replies import answer_each, greedy
 from goose_ray.config import EngineConfig, cache_dir
 from goose_ray.models.loader import load_model
 from goose_ray.models.store import Marker, sha256_of
@@ -54,12 +54,13 @@ class EngineReference:
         return f"engine {code} {self._concurrency} {_versions()}"
 
     def generate(self, prompts: Sequence[TokenIds], max_tokens: int, on_reply: Callable[[int, TokenIds], None]) -> None:
-        def keep(reply: Reply) -> None:
-            on_reply(int(reply.session_id), reply.token_ids)
-
-        sessions = [Session.of_prompt(str(index), ids) for index, ids in enumerate(prompts)]
-        engine = new_engine(self._parts, self._config)
-        hold(engine, sessions, greedy(max_tokens), concurrency=self._concurrency, on_reply=keep)
+        answer_each(
+            new_engine(self._parts, self._config),
+            prompts,
+            greedy(max_tokens),
+            concurrency=self._concurrency,
+            on_reply=lambda index, reply: on_reply(index, reply.token_ids),
+        )
 
 
 class TransformersReference:

@@ -16,7 +16,7 @@ from goose_ray.engine.request import FinishReason, GenerationRequest, Speculatio
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.engine.tokenizer import Tokenizer
 
-__all__ = ["Reply", "Session", "greedy", "hold"]
+__all__ = ["Reply", "Session", "answer_each", "greedy", "hold"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,6 @@ class Session:
     @classmethod
     def of_dialogue(cls, dialogue: Dialogue, tokenizer: Tokenizer, *, chat: bool, limit: int) -> "Session":
         return cls(dialogue.dialogue_id, lambda replies: dialogue.prompt_after(replies, tokenizer, chat, limit))
-
-    @classmethod
-    def of_prompt(cls, session_id: str, token_ids: tuple[int, ...]) -> "Session":
-        return cls(session_id, lambda replies: None if replies else EncodedPrompt(token_ids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +59,30 @@ class _Running:
 
 def greedy(max_tokens: int) -> SamplingParams:
     return SamplingParams(max_tokens=max_tokens, temperature=0.0)
+
+
+def answer_each(
+    engine: Engine,
+    prompts: Sequence[tuple[int, ...]],
+    sampling: SamplingParams,
+    *,
+    concurrency: int,
+    on_reply: Callable[[int, Reply], None],
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Has every prompt answered by itself; `on_reply` gets its index and its reply, in any order."""
+
+    def session(index: int, token_ids: tuple[int, ...]) -> Session:
+        return Session(str(index), lambda replies: None if replies else EncodedPrompt(token_ids))
+
+    hold(
+        engine,
+        [session(index, token_ids) for index, token_ids in enumerate(prompts)],
+        sampling,
+        concurrency=concurrency,
+        on_reply=lambda reply: on_reply(int(reply.session_id), reply),
+        clock=clock,
+    )
 
 
 def hold(

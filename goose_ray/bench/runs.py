@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from goose_ray.assembly import choose_device, choose_dtype, load_parts
 from goose_ray.bench.decoders import Decoder, EngineDecoder, HttpDecoder
 from goose_ray.bench.equivalence import Cell, EquivalenceRun, Setting, samplings
-from goose_ray.bench.exact import Check, check_greedy, check_sampled, read_cases
+from goose_ray.bench.exact import SAMPLING_SEED, Check, check_greedy, check_sampled, read_cases
 from goose_ray.bench.progress import progress
 from goose_ray.bench.prompts import PromptFile
 from goose_ray.bench.references import EngineReference, Reference, ReferenceStore, TransformersReference, weights_id
@@ -17,9 +17,6 @@ from goose_ray.models.loader import resolve
 from goose_ray.models.tokenizer import load_tokenizer
 
 __all__ = ["prepare_tau", "run_equivalence", "run_exact", "run_tau"]
-
-# Any: what counts is that every policy draws from the same one.
-_SEED = 20240229
 
 
 def prepare_tau(
@@ -90,7 +87,7 @@ def run_exact(
             on_reply=on_reply,
         )
         if temperature > 0:
-            sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=_SEED)
+            sampling = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=SAMPLING_SEED)
             checks += check_sampled(
                 decoder, cases, sampling, policies=policies, concurrencies=concurrencies, on_reply=on_reply
             )
