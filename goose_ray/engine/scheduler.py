@@ -1,4 +1,4 @@
-"""Which sequences take part in the next forward, with how many rows: continuous batching under two budgets.
+"""Which sequences take part in the next forward, with how many rows: continuous batching under two limits.
 
 Order. A sequence's *rank* is its priority, lower first, then its arrival. By rank sequences are admitted, and the last
 in rank is preempted.
