@@ -13,7 +13,7 @@ WORKERS ?= 2
 
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: audit burst chaos shards serve test lint bench exact equivalence slots ranks families telemetry clients clean
+.PHONY: audit burst chaos faults soak shards serve test lint bench exact equivalence slots ranks families telemetry clients clean
 
 $(SERVER) $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -32,8 +32,8 @@ serve: $(SERVER)
 # Tests that need no running application in WORKERS processes, a file at a time, on one thread each; then the others.
 test: $(STAMP)
 	$(BIN)/goose model pull
-	OMP_NUM_THREADS=1 $(BIN)/pytest --ignore=tests/serve --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
-	$(BIN)/pytest tests/serve
+	OMP_NUM_THREADS=1 $(BIN)/pytest --ignore=tests/serve --ignore=tests/chaos --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+	$(BIN)/pytest tests/serve tests/chaos
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -88,6 +88,19 @@ burst: $(STAMP)
 chaos: $(STAMP)
 	GOOSE_CHAOS=1 $(BIN)/pytest tests/serve/test_cluster_chaos.py
 
+# Faults of every kind under a running application, drawn with a seed: killed and stopped processes, full disks, clients
+# of all manners. Whatever happens, no answer is wrong, lost or doubled, and nothing is left behind. FAULTS_SEED: another
+# seed. Half an hour.
+FAULTS ?= 200
+faults: $(STAMP)
+	FAULTS=$(FAULTS) OMP_NUM_THREADS=1 $(BIN)/pytest tests/chaos/test_faults.py
+
+# SOAK_MINUTES of mixed traffic, and how much each process grows. SOAK_CLIENTS at once; SOAK_MODEL=tiny: more requests in
+# the same time.
+SOAK_MINUTES ?= 20
+soak: $(STAMP)
+	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/pytest tests/chaos/test_soak.py
+
 # The dashboard in a real browser, with pictures for docs/, and every query of Grafana's panels in a real Prometheus.
 CHROMIUM   ?= chromium-headless-shell
 PROMETHEUS ?= prometheus
@@ -111,7 +124,7 @@ $(CLIENTS)/.installed: $(STAMP) tests/clients/requirements.txt tests/clients/pac
 clients: $(CLIENTS)/.installed
 	$(BIN)/goose model pull
 	GOOSE_CLIENTS=1 GOOSE_SCHEMA_CASES=$(CASES) GOOSE_NODE_MODULES=$(CLIENTS)/node/node_modules \
-		$(CLIENTS)/bin/pytest tests/clients
+		$(CLIENTS)/bin/pytest -rs tests/clients
 
 # Known vulnerabilities of everything that is installed here, at the versions that are. It asks osv.dev, so it needs the
 # internet; AUDIT: more options of pip-audit. pip itself is left out: it comes with Python, and nothing that is served runs it.
