@@ -50,4 +50,6 @@ def stage(ray_address: str, model: Path, tmp_path_factory: pytest.TempPathFactor
         "graceful_shutdown_timeout_s": 5,
     }
     with serving(ray_address, folder, args=args, engine=engine, server=server) as running:
+        # its connection, kept open, would count as a client's
+        running.http.close()
         yield Stage(running.url, str(model), snapshot, num_replicas=_REPLICAS)
