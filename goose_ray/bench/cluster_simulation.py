@@ -74,15 +74,7 @@ class _Run:
         self._scaling: FleetScaling | None = None
         if plan.scaling is not None:
             self._scaling = FleetScaling(
-                self._fleet,
-                self._ready_s,
-                # tokens a second of a replica that has all the requests it may have
-                [float(kind.trace.output_tokens.mean()) / each for kind, each in zip(kinds, requests_s, strict=True)],
-                initial=plan.scaling.initial,
-                upscale_delay_s=plan.scaling.upscale_delay_s,
-                downscale_delay_s=plan.scaling.downscale_delay_s,
-                start_s=plan.start_s,
-                max_running=plan.max_running,
+                self._fleet, self._ready_s, plan.scaling, start_s=plan.start_s, max_running=plan.max_running
             )
 
     def run(self, on_second: Callable[[], object]) -> Simulation:
@@ -98,8 +90,6 @@ class _Run:
             self._arrive(now + _TICK_S)
             fleet.serve(now, _TICK_S)
             self._report(now + _TICK_S)
-            if self._scaling is not None:
-                self._scaling.observe(_TICK_S)
             if (tick + 1) % per_second == 0:
                 if self._scaling is not None:
                     self._scaling.scale(now + _TICK_S)
@@ -216,7 +206,8 @@ class _Run:
             event.tau_after = tau_between(self._timeline, event.at_s, event.at_s + _AROUND_S)
             event.tau_settled = tau_between(self._timeline, end - _AROUND_S, end)
             event.seconds_to_settled = seconds_to_settled(self._timeline, event.at_s, end, event.tau_settled)
-        waits_s = np.concatenate(fleet.waits_s) if fleet.waits_s else np.zeros(1)
+        waits_s = np.concatenate([*fleet.waits_s, np.zeros(1)])
+        token_s = np.concatenate([*fleet.seconds_a_token, np.zeros(1)])
         best = {kind.name: solve([kind.library.counts()]) for kind in self._kinds}
         return Simulation(
             replicas=plan.replicas,
@@ -234,6 +225,8 @@ class _Run:
             tuned={kind.name: _mean_tau(kind.library, best[kind.name]) for kind in self._kinds},
             queue_wait_p50_s=float(np.quantile(waits_s, 0.5)),
             queue_wait_p95_s=float(np.quantile(waits_s, 0.95)),
+            token_p50_s=float(np.quantile(token_s, 0.5)),
+            token_p95_s=float(np.quantile(token_s, 0.95)),
             exact=all(kept.get(name) == table for name, table in own.items()),
             events=self._happened,
             timeline=self._timeline,

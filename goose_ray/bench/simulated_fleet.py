@@ -82,15 +82,15 @@ class Fleet:
         self._libraries, self._names = libraries, names
         self._budget, self._max_running, self._rng = budget, max_running, rng
         self._step_s = step_s
-        self._prefill_s = step_s[-1] / (len(step_s) - 1)
+        self.max_rows = len(step_s) - 1
+        self._prefill_s = step_s[-1] / self.max_rows
         self._steps_per_library = min(len(library) for library in libraries)
         self.requests = Requests()
         self.is_live = np.ones(size, np.bool_)
         # gets no more requests, and stops when it has none
         self.is_leaving = np.zeros(size, np.bool_)
-        # [num_replicas] of the last tick
-        self.tokens_now: NDArray[np.float64] = np.zeros(size)
-        self.finished_now: NDArray[np.int64] = np.zeros(size, np.int64)
+        # a row each, cumulative over an incarnation: steps, rows, trees, tokens, answers, and seconds of the steps
+        self._work = np.zeros((6, size))
         self.tunings = [TreeTuning()] * size
         self.reports_made = np.zeros(size, np.int64)
         self.incarnations = [Incarnation("", 0.0, "", "", 0)] * size
@@ -105,6 +105,8 @@ class Fleet:
         # cumulative, of the whole fleet
         self.tokens, self.sequence_steps, self.finished = 0.0, 0, 0
         self.waits_s: list[NDArray[np.float64]] = []
+        # from arrival to the last token, by the tokens of the answer
+        self.seconds_a_token: list[NDArray[np.float64]] = []
         for replica in range(size):
             self.start(replica, 0.0)
 
@@ -116,6 +118,7 @@ class Fleet:
         self.tables[replica], self._counts[replica] = AcceptanceTable(SOURCE_NAMES), TuningCounts.none()
         self.reports_made[replica] = self._carry[replica] = 0
         self._drawn[replica] = 0
+        self._work[:, replica] = 0
         self._started_s[replica] = now
         self.is_live[replica], self.is_leaving[replica] = True, False
         self.tune(replica, TreeTuning())
@@ -153,7 +156,7 @@ class Fleet:
         share = prefill_s / (self._prefill_s * np.maximum(np.bincount(at, minlength=size), 1))
         requests.prompt_left[prefilling] -= share[at]
 
-        rows = np.minimum(num_decoding * self._budget, len(self._step_s) - 1)
+        rows = np.minimum(num_decoding * self._budget, self.max_rows)
         steps = self._carry + (seconds - prefill_s) / self._step_s[rows]
         self._carry = np.where(num_decoding > 0, steps % 1, 0.0)
         of_sequence = steps.astype(np.int64)[requests.replica[decoding]]
@@ -165,14 +168,39 @@ class Fleet:
             self._drawn.shape
         )
         requests.output_left[decoding] -= np.bincount(owners, weights=tokens, minlength=len(decoding))
-        self.tokens_now = np.bincount(replicas, weights=tokens, minlength=size).astype(np.float64)
         self.tokens += float(tokens.sum())
         self.sequence_steps += len(owners)
         is_left = requests.output_left > 0
-        self.finished_now = np.bincount(requests.replica[~is_left], minlength=size).astype(np.int64)
+        # prompts are computed in whole batches, beside the steps of the trees
+        prefill_rows = prefill_s / self._prefill_s
+        done = np.where(num_decoding > 0, steps.astype(np.int64), 0)
+        self._work += (
+            done + prefill_rows / self.max_rows,
+            done * rows + prefill_rows,
+            done * num_decoding,
+            np.bincount(replicas, weights=tokens, minlength=size),
+            np.bincount(requests.replica[~is_left], minlength=size),
+            done * self._step_s[rows] + prefill_s,
+        )
         self.finished += int((~is_left).sum())
+        lasted_s = now + seconds - requests.arrived_s[~is_left]
+        self.seconds_a_token.append(lasted_s / requests.output_tokens[~is_left])
         requests.keep(is_left)
         self.is_live[self.is_leaving & (self.loads() == 0)] = False
+
+    def stats(self, replica: int, running: int) -> EngineStats:
+        """What its engine would say of its work, and of so many requests in the batch."""
+        steps, rows, trees, tokens, finished, seconds = self._work[:, replica].tolist()
+        return EngineStats(
+            num_requests_running=running,
+            generation_tokens=round(tokens),
+            num_trees=round(trees),
+            num_draft_tokens=round(trees * (self._budget - 1)),
+            num_steps=round(steps),
+            num_rows=round(rows),
+            step_seconds=seconds,
+            finished_by_reason={"length": round(finished)},
+        )
 
     def report(self, replica: int, now: float) -> bytes:
         """Its next report as it travels."""

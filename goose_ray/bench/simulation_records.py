@@ -38,6 +38,8 @@ class ScalingPlan:
     initial: float
     upscale_delay_s: float
     downscale_delay_s: float
+    # requests a replica that Serve's own policy aims at; None: `CapacityPolicy` decides
+    target_ongoing: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +121,9 @@ class Simulation:
     tuned: dict[str, float]
     queue_wait_p50_s: float
     queue_wait_p95_s: float
+    # seconds from arrival to the last token, a token of the answer
+    token_p50_s: float
+    token_p95_s: float
     exact: bool
     events: list[Event] = field(default_factory=list)
     timeline: list[Moment] = field(default_factory=list)

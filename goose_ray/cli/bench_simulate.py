@@ -48,6 +48,11 @@ _TRACE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Log-odds by which all replicas think copies of a request's own text too likely, until tuned.",
 )
 @click.option("--autoscale", is_flag=True, help="Let the autoscaling policy say how many replicas there are.")
+@click.option(
+    "--target-ongoing",
+    type=click.FloatRange(min=0, min_open=True),
+    help="With --autoscale: Serve's own policy instead, aiming at so many requests a replica.",
+)
 @click.option("--initial", default=0.5, show_default=True, help="Part of the replicas that autoscaling begins with.")
 @click.option("--upscale-delay", default=5.0, show_default=True, help="Seconds that more must be wanted.")
 @click.option("--downscale-delay", default=120.0, show_default=True, help="Seconds that fewer must be wanted.")
@@ -72,6 +77,7 @@ def simulate(
     start: float,
     misjudged: float,
     autoscale: bool,
+    target_ongoing: float | None,
     initial: float,
     upscale_delay: float,
     downscale_delay: float,
@@ -102,7 +108,12 @@ def simulate(
         replies = replies_of(benchmarks, prefixes, f"--{name}-replies")
         library = StepLibrary.record(replies, budget=budget, size=256, seed=seed, misjudged=misjudged)
         kinds.append(Kind(name, read_trace(trace), library))
-    scaling = ScalingPlan(initial=initial, upscale_delay_s=upscale_delay, downscale_delay_s=downscale_delay)
+    scaling = ScalingPlan(
+        initial=initial,
+        upscale_delay_s=upscale_delay,
+        downscale_delay_s=downscale_delay,
+        target_ongoing=target_ongoing,
+    )
     plan = SimulationPlan(
         replicas=replicas,
         seconds=float(seconds),
@@ -129,12 +140,14 @@ def simulate(
 def _lines(found: "Simulation") -> str:
     share, exact = 100 * found.aggregator_cpu_share, "exact" if found.exact else "WRONG"
     heard = f"{found.reports} of {found.mean_report_bytes} bytes heard"
+    token_ms = f"p50 {1e3 * found.token_p50_s:.0f} ms, p95 {1e3 * found.token_p95_s:.0f} ms"
     lines = [
         f"{found.replicas} replicas, {found.seconds:.0f} s: {found.requests} requests, {found.finished} answered",
         f"reports: {heard}, {found.lost} lost, {found.doubled} doubled",
         f"aggregator: {share:.1f} % of a core; counters of the living: {exact}",
         f"replicas: {found.mean_live:.0f} on average",
         f"queue wait: p50 {found.queue_wait_p50_s:.2f} s, p95 {found.queue_wait_p95_s:.2f} s",
+        f"an answer's seconds from arrival by its tokens: {token_ms}",
     ]
     lines += [
         f"{name}: tau {untuned:.3f} untuned, {found.tuned[name]:.3f} tuned" for name, untuned in found.untuned.items()

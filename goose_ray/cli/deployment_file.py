@@ -15,11 +15,13 @@ import yaml
 
 from goose_ray.config import GooseConfig
 from goose_ray.errors import ConfigError
+from goose_ray.scaling.policy import targets_of
 
 __all__ = ["Changes", "DeploymentFile", "shipped_deployments"]
 
 _BUILDER = "goose_ray.app:build_app"
 _DEFAULT = "goose"
+_POLICY = "goose_ray.scaling.policy:CapacityPolicy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,15 @@ class DeploymentFile:
 
     @property
     def config(self) -> GooseConfig:
-        """Raises ConfigError naming the field that is wrong."""
+        """Raises ConfigError naming the field that is wrong, those of our autoscaling policy too: Serve's controller
+        could only tell its log.
+        """
+        policy = (self._server().get("autoscaling_config") or {}).get("policy") or {}
+        if policy.get("policy_function") == _POLICY:
+            try:
+                targets_of(policy.get("policy_kwargs") or {})
+            except ValueError as error:
+                raise ConfigError(f"autoscaling_config.policy.policy_kwargs: {error}") from None
         return GooseConfig.from_args(self._application.get("args") or {})
 
     @property
@@ -99,10 +109,8 @@ class DeploymentFile:
         return yaml.safe_dump(self._document, sort_keys=False, allow_unicode=True)
 
     def _scale(self, least: int, most: int) -> None:
-        deployments = self._application.setdefault("deployments", [])
-        server = next((one for one in deployments if one.get("name") == "GooseServer"), None)
-        if server is None:
-            server = {"name": "GooseServer"}
+        server = self._server()
+        if server not in (deployments := self._application.setdefault("deployments", [])):
             deployments.append(server)
         if least == most:
             server.pop("autoscaling_config", None)
@@ -114,6 +122,11 @@ class DeploymentFile:
         # Fewer replicas than may share a machine would leave CPUs of it idle.
         default = GooseConfig.model_fields["replicas_per_node"].default
         args["replicas_per_node"] = min(args.get("replicas_per_node", default), most)
+
+    def _server(self) -> dict[str, Any]:
+        """What the file says of GooseServer, if anything."""
+        deployments = self._application.get("deployments") or []
+        return next((one for one in deployments if one.get("name") == "GooseServer"), {"name": "GooseServer"})
 
     @staticmethod
     def _part(of: dict[str, Any], name: str) -> dict[str, Any]:

@@ -7,14 +7,20 @@
 
 The work is what replicas do now as parts of what each could do, by tokens and by KV slots, and what waits on top of it.
 Delays, factors and bounds of the autoscaling configuration are Serve's, and so is the first replica after none. Serve
-pickles this module by value for its controller: it imports nothing of ours, and keeps no state.
+pickles this module by value for its controller, which it must never stop: it imports nothing of ours, keeps no state
+but whether it has complained, and answers an error of its own with the number that there is.
 """
 
+import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["CapacityPolicy", "Load", "Targets", "loads_of", "replicas_needed"]
+__all__ = ["CapacityPolicy", "Load", "Targets", "loads_of", "replicas_needed", "targets_of"]
+
+# Serve's own: in a controller no other logger has a file.
+logger = logging.getLogger("ray.serve")
 
 
 @dataclass(frozen=True)
@@ -60,31 +66,56 @@ def replicas_needed(loads: Sequence[Load], *, queued: float, targets: Targets) -
 
 
 class CapacityPolicy:
-    """Raises ValueError for a target that is not positive."""
+    """Targets that cannot be are Serve's to be told of, in its log: the defaults take their place. An error from here
+    would leave the whole application as it is, for ever.
+    """
 
-    def __init__(
-        self, *, target_utilization: float = 0.8, target_kv_use: float = 0.9, target_wait_s: float = 2.0
-    ) -> None:
-        named = {
-            "target_utilization": target_utilization,
-            "target_kv_use": target_kv_use,
-            "target_wait_s": target_wait_s,
-        }
-        for name, value in named.items():
-            if value <= 0:
-                raise ValueError(f"{name} must be above 0, not {value}")
-        self._targets = Targets(target_utilization, target_kv_use, target_wait_s)
+    def __init__(self, **named: Any) -> None:
+        self._has_complained = False
+        try:
+            self._targets = targets_of(named)
+        except ValueError as error:
+            self._targets = Targets()
+            logger.error("CapacityPolicy: %s; %s instead", error, self._targets)
 
     def __call__(self, ctx: Any) -> tuple[float, dict[str, Any]]:
         """`ctx` is Serve's AutoscalingContext. As with Serve's policy the target stays while no replica runs, and until
-        one has reported, requests are counted.
+        one has reported, requests are counted. The target stays too where something fails here, and does not fall while
+        a replica has not told its load.
         """
-        if not ctx.current_num_replicas:
+        try:
+            wanted = self._wanted(ctx)
+            if not math.isfinite(wanted):
+                raise ValueError(f"{wanted} replicas")
+        except Exception:
+            # Serve's controller would do nothing else for any application as long as this raises.
+            if not self._has_complained:
+                logger.exception("CapacityPolicy failed: the number of replicas stays at %s", ctx.target_num_replicas)
+            self._has_complained = True
             return ctx.target_num_replicas, {}
+        self._has_complained = False
+        return wanted, {}
+
+    def _wanted(self, ctx: Any) -> float:
+        if not ctx.current_num_replicas:
+            return float(ctx.target_num_replicas)
         loads = loads_of(ctx.raw_metrics or {})
         if not loads:
-            return ctx.total_num_requests / ctx.config.get_target_ongoing_requests(), {}
-        return replicas_needed(loads, queued=max(0.0, ctx.total_queued_requests or 0.0), targets=self._targets), {}
+            return float(ctx.total_num_requests / ctx.config.get_target_ongoing_requests())
+        wanted = replicas_needed(loads, queued=max(0.0, ctx.total_queued_requests or 0.0), targets=self._targets)
+        is_whole = len(loads) >= ctx.current_num_replicas
+        return wanted if is_whole else max(wanted, float(ctx.target_num_replicas))
+
+
+def targets_of(named: Mapping[str, Any]) -> Targets:
+    """Of `policy_kwargs`. Raises ValueError for a name that there is not, and for a target that is not positive."""
+    targets = {f"target_{field}": field for field in Targets.__dataclass_fields__}
+    for name, value in named.items():
+        if name not in targets:
+            raise ValueError(f"{name} must be one of {', '.join(targets)}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise ValueError(f"{name} must be above 0, not {value!r}")
+    return Targets(**{targets[name]: float(value) for name, value in named.items()})
 
 
 def loads_of(metrics: Mapping[str, Mapping[Any, Sequence[Any]]]) -> list[Load]:

@@ -18,7 +18,6 @@ from goose_ray.bench.step_library import StepLibrary
 from goose_ray.bench.traces import Trace, read_trace
 from goose_ray.cli.main import main
 from goose_ray.errors import ConfigError
-from goose_ray.scaling.policy import Load
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:17:03.9799600,4808,10
@@ -137,29 +136,30 @@ class TestSimulation:
 
 
 class TestScaling:
-    FULL = Load(requests=40, waiting=8, tokens_per_s=100.0, finished_per_s=1.0, capacity_tokens_per_s=100.0)
-    IDLE = Load(capacity_tokens_per_s=100.0)
-
     def test_a_wish_is_followed_once_it_has_lasted(self) -> None:
         scaler = Scaler(least=1, most=8, upscale_delay_s=5.0, downscale_delay_s=20.0)
-        assert scaler.target([self.FULL] * 2, 2, 0.0) == 2
+        assert scaler.target(2.9, 2, 0.0) == 2
         # something else is wanted for a moment: the delay begins anew
-        assert scaler.target([self.IDLE] * 2, 2, 3.0) == 2
-        assert scaler.target([self.FULL] * 2, 2, 4.0) == 2
-        assert scaler.target([self.FULL] * 2, 2, 8.0) == 2
-        assert scaler.target([self.FULL] * 2, 2, 9.0) > 2
-        assert scaler.target([self.IDLE] * 4, 4, 10.0) == 4
-        assert scaler.target([self.IDLE] * 4, 4, 30.0) == 1
+        assert scaler.target(0.0, 2, 3.0) == 2
+        assert scaler.target(2.9, 2, 4.0) == 2
+        assert scaler.target(2.9, 2, 8.0) == 2
+        assert scaler.target(2.9, 2, 9.0) == 3
+        assert scaler.target(0.0, 4, 10.0) == 4
+        assert scaler.target(0.0, 4, 30.0) == 1
 
     def test_a_fleet_grows_under_load_and_answers(self, libraries: list[StepLibrary]) -> None:
         kinds = [Kind("code", trace_of(300, 20), libraries[0]), Kind("chat", trace_of(100, 60), libraries[1])]
         scaling = ScalingPlan(initial=0.3, upscale_delay_s=2.0, downscale_delay_s=20.0)
-        found = simulate(kinds, replace(PLAN, killed=0.0, load=0.7, seconds=50.0, scaling=scaling))
+        plan = replace(PLAN, killed=0.0, load=0.5, seconds=70.0, scaling=scaling)
+        found = simulate(kinds, plan)
         live = [moment.live for moment in found.timeline]
         assert live[0] == 4
-        assert max(live) > 8
+        assert max(live) > 6
         assert found.exact
         assert found.finished > 0.8 * found.requests
+        by_requests = simulate(kinds, replace(plan, scaling=replace(scaling, target_ongoing=1000.0)))
+        assert max(moment.live for moment in by_requests.timeline) == 4
+        assert by_requests.token_p95_s > found.token_p95_s > 0
 
 
 def test_json_holds_all_there_is(tmp_path: Path) -> None:

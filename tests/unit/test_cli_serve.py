@@ -135,6 +135,16 @@ def test_two_numbers_of_replicas_are_autoscaling_s_bounds() -> None:
     assert server["autoscaling_config"] == {**before, "min_replicas": 2, "max_replicas": 5}
 
 
+def test_targets_of_autoscaling_that_cannot_be_are_named_before_serve_s_controller_meets_them(tmp_path: Path) -> None:
+    document = printed()
+    goose_server(document)["autoscaling_config"]["policy"]["policy_kwargs"]["target_utilization"] = 0
+    path = tmp_path / "deployment.yaml"
+    path.write_text(yaml.safe_dump(document))
+    result = serve("--config", path, "--print-config")
+    assert result.exit_code == 1
+    assert "autoscaling_config.policy.policy_kwargs: target_utilization must be above 0, not 0" in result.stderr
+
+
 @pytest.mark.parametrize("wrong", ["0", "x", "3:2", "1:", "-1"])
 def test_other_numbers_of_replicas_are_a_wrong_command_line(wrong: str) -> None:
     assert serve(f"--replicas={wrong}", "--print-config").exit_code == 2

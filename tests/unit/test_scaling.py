@@ -1,5 +1,6 @@
 """How many replicas a load needs, and what a replica tells of its own."""
 
+import math
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from goose_ray.config import EngineConfig
 from goose_ray.engine.stats import EngineStats
 from goose_ray.scaling.load_meter import LoadMeter
-from goose_ray.scaling.policy import CapacityPolicy, Load, Targets, replicas_needed
+from goose_ray.scaling.policy import CapacityPolicy, Load, Targets, replicas_needed, targets_of
 
 TARGETS = Targets()
 POLICY = "goose_ray.scaling.policy:CapacityPolicy"
@@ -164,9 +165,47 @@ def test_serve_takes_the_policy_from_a_deployment_and_its_controller_needs_nothi
 
 
 @pytest.mark.parametrize("name", ["target_utilization", "target_kv_use", "target_wait_s"])
-def test_a_target_that_cannot_be_met_is_named(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be above 0, not 0"):
-        CapacityPolicy(**{name: 0})
+@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, True, "0.8", None])
+def test_a_target_that_cannot_be_met_is_named(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be above 0, not {value!r}"):
+        targets_of({name: value})
+
+
+def test_targets_that_cannot_be_do_not_stop_serve_s_controller(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ValueError, match="target_load must be one of target_utilization, "):
+        targets_of({"target_load": 1})
+    policies = [CapacityPolicy(), CapacityPolicy(target_load=1), CapacityPolicy(target_wait_s=-1)]
+    assert [record.levelname for record in caplog.records] == ["ERROR", "ERROR"]
+    ctx = context(AutoscalingConfig(), 2, 0.0, {}, [BUSY, BUSY])
+    assert [policy(ctx)[0] for policy in policies] == [2 / 0.8] * 3
+
+
+def test_what_fails_in_the_policy_leaves_the_replicas_that_there_are(caplog: pytest.LogCaptureFixture) -> None:
+    policy, config = CapacityPolicy(), AutoscalingConfig(max_replicas=9)
+    sound = context(config, 3, 0.0, {}, [BUSY] * 3)
+    unlike = context(config, 3, 0.0, {}, [replace(BUSY, kv_use=math.inf, tokens_per_s=math.nan)] * 3)
+    strange = context(config, 3, 0.0, {}, [BUSY] * 3)
+    strange.raw_metrics["tokens_per_s"][1] = [SimpleNamespace(value="many")]
+    older = context(config, 3, 0.0, {}, [])
+    del older.raw_metrics
+    for broken in (strange, older):
+        caplog.clear()
+        # whatever Serve makes of it, ten times a second
+        assert [_apply_autoscaling_config(policy)(broken)[0] for _ in range(20)] == [3] * 20
+        assert ["stays at 3" in record.message for record in caplog.records] == [True]
+        assert policy(sound)[0] == pytest.approx(3 / 0.8)
+    assert policy(unlike)[0] == pytest.approx(3 / 0.8)
+
+
+def test_a_replica_that_has_not_told_its_load_is_not_taken_for_idle() -> None:
+    policy, config = CapacityPolicy(), AutoscalingConfig(max_replicas=9)
+    ctx = context(config, 4, 0.0, {}, [replace(BUSY, tokens_per_s=20)] * 3)
+    assert policy(ctx)[0] == 4
+    ctx.current_num_replicas = 3
+    assert policy(ctx)[0] == 1
+    # it may be that more are needed all the same
+    full = context(config, 3, 0.0, {}, [replace(BUSY, waiting=20, requests=30)] * 2)
+    assert policy(full)[0] > 3
 
 
 class Replica:
