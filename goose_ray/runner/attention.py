@@ -18,6 +18,7 @@ from goose_ray.runner.kv_pool import KVPool
 __all__ = [
     "ATTENTION_NAME",
     "AttentionBackend",
+    "ShapeT",
     "StaticAttentionBackend",
     "StaticShape",
     "StaticStepAttention",
