@@ -1,6 +1,7 @@
 """Two replicas of a tiny model with the embedded model's tokenizer, whose limits a crowd exceeds."""
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from serve.application import serving
 from tiny_models import tiny_model
 from transformers import AutoConfig
 
+from chaos import processes
 from chaos.stage import Stage
 from goose_ray.config import EMBEDDED_MODEL
 from goose_ray.models.loader import resolve
@@ -53,3 +55,5 @@ def stage(ray_address: str, model: Path, tmp_path_factory: pytest.TempPathFactor
         # its connection, kept open, would count as a client's
         running.http.close()
         yield Stage(running.url, str(model), snapshot, num_replicas=_REPLICAS)
+        # whom a test has stopped and left: it would outlive the cluster
+        processes.send(processes.find(), signal.SIGCONT)
