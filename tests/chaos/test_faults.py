@@ -1,7 +1,7 @@
 """Faults of every kind under a running application, against what no fault excuses.
 
-`make faults` lets 200 of them happen, drawn with a fixed seed (`FAULTS`, `FAULTS_SEED`); `make test`, eight. On a machine
-that does other things as well all may take `FAULTS_PATIENCE` times as long.
+`make faults` lets 200 of them happen, drawn with a fixed seed (`FAULTS`, `FAULTS_SEED`); `make test`, eight. Where the
+machine does other things as well, all may take `FAULTS_PATIENCE` times as long.
 """
 
 import asyncio
