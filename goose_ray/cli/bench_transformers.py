@@ -1,6 +1,7 @@
 """`goose bench transformers`: this engine against transformers' own decoding in tokens per second."""
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -20,6 +21,7 @@ from goose_ray.config import EngineConfig, GooseConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from goose_ray.assembly import ReplicaParts
     from goose_ray.bench.against import Pace
     from goose_ray.bench.opponents import Opponent
 
@@ -57,7 +59,6 @@ def transformers(
     from goose_ray.assembly import choose_device, choose_dtype, load_parts
     from goose_ray.bench.against import AgainstRun
     from goose_ray.bench.progress import progress
-    from goose_ray.bench.prompts import read_prompt_files
     from goose_ray.bench.speed import Contender
     from goose_ray.models.loader import load_model
 
@@ -72,10 +73,7 @@ def transformers(
     parts = load_parts(GooseConfig(model=asked.model, engine=config), clock=clock)
     device = choose_device("auto")
     theirs = load_model(parts.path, dtype=choose_dtype("auto", device), device=device).eval()
-    longest = parts.runner.spec.max_model_len - asked.max_tokens
-    dialogues = [one for file in read_prompt_files(asked.paths, limit=asked.limit) for one in file.dialogues]
-    encoded = [one.prompt_after([], parts.tokenizer, asked.chat, longest) for one in dialogues]
-    prompts = [prompt.token_ids for prompt in encoded if prompt is not None]
+    prompts = _prompts(asked, parts)
     length = max(map(len, prompts), default=0) + asked.max_tokens
     results = {}
     for concurrency in concurrencies:
@@ -95,10 +93,18 @@ def transformers(
         about = {"chat": asked.chat, "max_tokens": asked.max_tokens, "cpu_time": cpu_time, "prompts": len(prompts)}
         by_concurrency = {str(concurrency): _json(paces) for concurrency, paces in results.items()}
         click.echo(json.dumps({**about, "concurrency": by_concurrency}, indent=2))
-        return
-    for concurrency, paces in results.items():
-        for name, numbers in _json(paces).items():
-            click.echo(f"{concurrency:3} at a time  {name:22} " + "  ".join(f"{k} {v}" for k, v in numbers.items()))
+    else:
+        click.echo(_lines(results))
+
+
+def _prompts(asked: PromptOptions, parts: "ReplicaParts") -> list[tuple[int, ...]]:
+    """The first request of every dialogue."""
+    from goose_ray.bench.prompts import read_prompt_files
+
+    longest = parts.runner.spec.max_model_len - asked.max_tokens
+    dialogues = [one for file in read_prompt_files(asked.paths, limit=asked.limit) for one in file.dialogues]
+    encoded = [one.prompt_after([], parts.tokenizer, asked.chat, longest) for one in dialogues]
+    return [prompt.token_ids for prompt in encoded if prompt is not None]
 
 
 def _opponent(model: "PreTrainedModel", concurrency: int, *, padded: bool, max_rows: int, length: int) -> "Opponent":
@@ -110,6 +116,14 @@ def _opponent(model: "PreTrainedModel", concurrency: int, *, padded: bool, max_r
     if padded:
         return PaddedBatches(model, concurrency)
     return ContinuousBatching(model, concurrency, max_rows=max_rows, num_tokens=concurrency * length)
+
+
+def _lines(results: "Mapping[int, dict[str, Pace]]") -> str:
+    return "\n".join(
+        f"{concurrency:3} at a time  {name:22} " + "  ".join(f"{k} {v}" for k, v in numbers.items())
+        for concurrency, paces in results.items()
+        for name, numbers in _json(paces).items()
+    )
 
 
 def _json(paces: "dict[str, Pace]") -> dict[str, Any]:

@@ -76,11 +76,7 @@ def calibrate(
     goose calibrate --prompts mine.jsonl --chat --out calibration.npz
     goose calibrate --recordings recordings --out calibration.npz
     """
-    if out.suffix != ".npz":
-        raise click.BadParameter(f"must end in .npz, not {out.name!r}", param_hint="--out")
-    if not out.parent.is_dir():
-        raise click.BadParameter(f"folder {out.parent} does not exist", param_hint="--out")
-
+    _check_out(out)
     from goose.anisotropic.weights import Weights
     from goose_ray.bench.calibrate import NUM_PASSES
     from goose_ray.bench.calibrate import calibrate as calibrate_on
@@ -111,6 +107,14 @@ def calibrate(
         )
     result.file.save(out)
     click.echo(json.dumps(_as_json(result, out), indent=2) if as_json else _as_lines(result, out))
+
+
+def _check_out(out: Path) -> None:
+    """Before hours of work, not after."""
+    if out.suffix != ".npz":
+        raise click.BadParameter(f"must end in .npz, not {out.name!r}", param_hint="--out")
+    if not out.parent.is_dir():
+        raise click.BadParameter(f"folder {out.parent} does not exist", param_hint="--out")
 
 
 def _record(

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,7 @@ from goose_ray.errors import ConfigError
 
 if TYPE_CHECKING:
     from goose.anisotropic.calibration_file import CalibrationFile
+    from goose_ray.bench.replay_study import Study
 
 __all__ = ["replay"]
 
@@ -83,19 +86,13 @@ def replay(
     goose replay --recordings recordings --policy anisotropic goose chain --nodes 16 32 60
     goose replay --recordings recordings --out report
     """
-    from tqdm import tqdm
-
     from goose.policies.registry import POLICIES, calibrated
     from goose_ray.bench.recordings import read_benchmarks, read_recordings
     from goose_ray.bench.replay import ReplayPlan
     from goose_ray.bench.replay_json import study_json, study_lines
     from goose_ray.bench.replay_study import study
 
-    if out is not None:
-        try:
-            from goose_ray.bench.replay_report import write_report
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"--out needs {error.name}: pip install 'goose-ray[report]'") from error
+    write = None if out is None else _writer(out)
     benchmarks = read_benchmarks(paths, seed=seed)
     plan = ReplayPlan(
         benchmarks=tuple(benchmarks),
@@ -108,16 +105,34 @@ def replay(
     )
     # A chain of one node is plain decoding: it has a tau of 1 at any budget.
     chosen = policies or ("anisotropic", *(name for name in POLICIES if name not in ("anisotropic", "autoregressive")))
+    with _progress() as on_run:
+        result = study(plan, list(dict.fromkeys(chosen)), list(dict.fromkeys(nodes)), subject=subject, on_run=on_run)
+    if write is not None:
+        write(result)
+    click.echo(json.dumps(study_json(result), indent=2) if as_json else study_lines(result))
+
+
+def _writer(folder: Path) -> "Callable[[Study], None]":
+    """Asked for before the runs: what it needs may not be installed."""
+    try:
+        from goose_ray.bench.replay_report import write_report
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"--out needs {error.name}: pip install 'goose-ray[report]'") from error
+    return lambda result: write_report(result, folder)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """Gives what is told of every run that is done: how many there will be shows only then."""
+    from tqdm import tqdm
+
     with tqdm(desc="replay", unit="run", disable=not sys.stderr.isatty()) as bar:
 
         def count(what: str) -> None:
             bar.set_postfix_str(what, refresh=False)
             bar.update()
 
-        result = study(plan, list(dict.fromkeys(chosen)), list(dict.fromkeys(nodes)), subject=subject, on_run=count)
-    if out is not None:
-        write_report(result, out)
-    click.echo(json.dumps(study_json(result), indent=2) if as_json else study_lines(result))
+        yield count
 
 
 def _read(calibration: Path) -> "CalibrationFile":
