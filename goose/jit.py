@@ -10,6 +10,7 @@ a function that another file calls, delete `__pycache__` (`make clean` does).
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,7 +33,8 @@ def jit(function: FunctionT) -> FunctionT:
     """
     if numba is None:
         return function
-    compiled: FunctionT = numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(function)
+    compiled: FunctionT = numba.njit(nogil=True, error_model="numpy", _nrt=False)(function)
+    _keep_on_disk(compiled)
     return compiled
 
 
@@ -40,6 +42,24 @@ def needs_compilation(function: Callable[..., Any]) -> bool:
     """Whether `jit` will compile `function` at its next call. Never where numba is missing or told not to compile."""
     signatures: list[object] | None = getattr(function, "signatures", None)
     return signatures is not None and not signatures
+
+
+def _keep_on_disk(compiled: Any) -> None:
+    """If it can be: with a full disk, or no place to write to, every process compiles for itself."""
+    if numba.config.DISABLE_JIT:
+        return
+    try:
+        compiled.enable_caching()
+    except RuntimeError:
+        # no directory that can be written
+        return
+    save = compiled._cache.save_overload
+
+    def save_or_leave(signature: Any, overload: Any) -> None:
+        with suppress(OSError):
+            save(signature, overload)
+
+    compiled._cache.save_overload = save_or_leave
 
 
 def writable(array: NDArray[Any], dtype: type[np.generic]) -> NDArray[Any]:
