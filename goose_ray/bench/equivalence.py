@@ -1,4 +1,4 @@
-"""The equivalence matrix: every way to sample under every policy, alone, together, and short of KV slots.
+"""The equivalence matrix: every way to sample under every policy, alone, together, and short of room (KV slots).
 
 A run sends every prompt with every way to sample to one engine, so that each kind is checked beside the others. What
 it gives must be what plain decoding gives: policy `autoregressive`, one request at a time, nothing cached. Token ids
@@ -38,7 +38,7 @@ _SCHEMA = json.dumps(
     }
 )
 # A sequence is admitted if there is room for a tree of each; with small ones sequences grow into one another's room.
-_SCARCE_BUDGET = 4
+_SHORT_BUDGET = 4
 
 
 def samplings(max_tokens: int) -> dict[str, SamplingParams]:
@@ -55,11 +55,11 @@ def samplings(max_tokens: int) -> dict[str, SamplingParams]:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One run's policy and requests at a time; `is_scarce` has sequences preempted."""
+    """One run's policy and requests at a time; `short_of_room` has sequences preempted."""
 
     policy: str
     concurrency: int
-    is_scarce: bool = False
+    short_of_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class EquivalenceRun:
         expected, _ = self._run(Setting("autoregressive", 1), EngineConfig(budget=1, prefix_cache=False))
         cells = []
         for setting in settings:
-            budget = _SCARCE_BUDGET if setting.is_scarce else self.budget
+            budget = _SHORT_BUDGET if setting.short_of_room else self.budget
             found, num_preemptions = self._run(setting, EngineConfig(budget=budget))
             for name in self.samplings:
                 cell = self._cell(name, setting, expected, found, num_preemptions)
@@ -153,8 +153,8 @@ class EquivalenceRun:
             for name, sampling in self.samplings.items()
         ]
         parts = self.parts
-        if setting.is_scarce:
-            num_slots = _scarce_slots(requests, setting.concurrency, len(self.samplings))
+        if setting.short_of_room:
+            num_slots = _short_slots(requests, setting.concurrency, len(self.samplings))
             parts = replace(parts, runner=FewerSlots(parts.runner, min(num_slots, parts.runner.spec.num_slots)))
         config = config.model_copy(update={"policy": setting.policy, "max_running_requests": setting.concurrency})
         engine = new_engine(parts, config)
@@ -214,7 +214,7 @@ def _request_id(name: str, index: int) -> str:
     return f"{name} {index}"
 
 
-def _scarce_slots(requests: Sequence[GenerationRequest], concurrency: int, num_alike: int) -> int:
+def _short_slots(requests: Sequence[GenerationRequest], concurrency: int, num_alike: int) -> int:
     """Enough for the largest request alone, and for half of what so many at a time come to.
 
     `num_alike` requests that follow one another have the same prompt, and share its slots.

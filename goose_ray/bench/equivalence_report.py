@@ -11,7 +11,7 @@ __all__ = ["cell_line", "equivalence_json", "is_whole"]
 
 def is_whole(cells: Sequence[Cell]) -> bool:
     """Whether all is equal and whatever was to be preempted was."""
-    return all(cell.equal and (cell.num_preemptions > 0 or not cell.setting.is_scarce) for cell in cells)
+    return all(cell.equal and (cell.num_preemptions > 0 or not cell.setting.short_of_room) for cell in cells)
 
 
 def equivalence_json(cells: Sequence[Cell]) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def equivalence_json(cells: Sequence[Cell]) -> dict[str, Any]:
                 "sampling": cell.sampling,
                 "policy": cell.setting.policy,
                 "concurrency": cell.setting.concurrency,
-                "short_of_room": cell.setting.is_scarce,
+                "short_of_room": cell.setting.short_of_room,
                 "cases": cell.num_cases,
                 "differences": len(cell.differences),
                 "largest_logprob_gap": cell.largest_logprob_gap,
@@ -47,4 +47,4 @@ def cell_line(cell: Cell) -> str:
     )
     if cell.largest_logprob_gap is not None:
         line += f", log-probabilities within {cell.largest_logprob_gap:.1g}"
-    return f"{line}, {cell.num_preemptions} preemptions in the run" if setting.is_scarce else line
+    return f"{line}, {cell.num_preemptions} preemptions in the run" if setting.short_of_room else line

@@ -120,7 +120,7 @@ def run_equivalence(
     fixed = config.engine.model_copy(update={"budget": budget})
     parts = load_parts(config.model_copy(update={"engine": fixed}))
     cases = read_cases(files, parts.tokenizer, chat=chat, limit=max_prompt_tokens)
-    settings = [Setting(policy, short_of_room, is_scarce=True) for policy in policies if short_of_room]
+    settings = [Setting(policy, concurrency=short_of_room, short_of_room=True) for policy in policies if short_of_room]
     # Most at a time first: the slowest run comes last.
     settings += [Setting(policy, number) for number in sorted(concurrencies, reverse=True) for policy in policies]
     total = (len(settings) + 1) * len(cases) * len(kinds)

@@ -14,7 +14,7 @@ _REQUESTS: tuple[str | Conversation, ...] = (
     Conversation(({"role": "user", "content": "Say in JSON how sure you are that ducks are birds."},)),
     "Once upon a time, in a small village by the sea, there lived",
 )
-_SETTINGS = (Setting("anisotropic", 10, is_scarce=True), Setting("goose", 8))
+_SETTINGS = (Setting("anisotropic", 10, short_of_room=True), Setting("goose", 8))
 
 
 def test_every_way_to_sample_alone_together_and_preempted(parts: ReplicaParts) -> None:

@@ -24,7 +24,7 @@ from goose_ray.runner.local import LocalRunner
 CASES = [Case(f"c{i}", "", EncodedPrompt((17, 40, 8, 90, 17, 40, 8, 90, 17, 40 + i))) for i in range(2)]
 # The tokenizer of these tests is none that a grammar could be compiled for.
 KINDS = {name: sampling for name, sampling in samplings(24).items() if sampling.structured is None}
-SETTINGS = [Setting("goose", 8), Setting("goose", 8, is_scarce=True)]
+SETTINGS = [Setting("goose", 8), Setting("goose", 8, short_of_room=True)]
 
 
 class Faulty:
@@ -104,9 +104,9 @@ def test_gaps_are_taken_by_rank_and_up_to_the_first_difference() -> None:
 
 
 def test_what_should_have_been_preempted_and_was_not_is_no_check() -> None:
-    scarce = Setting("goose", 24, is_scarce=True)
+    short = Setting("goose", 24, short_of_room=True)
     cell = Cell(
-        sampling="greedy", setting=scarce, num_cases=2, differences=(), largest_logprob_gap=None, num_preemptions=0
+        sampling="greedy", setting=short, num_cases=2, differences=(), largest_logprob_gap=None, num_preemptions=0
     )
     assert cell.equal
     assert not is_whole([cell])
