@@ -10,7 +10,7 @@ __all__ = ["Stream", "send"]
 
 
 class Stream:
-    """One caller's end of a request: where its outputs go."""
+    """To be made in the event loop that reads `items`, until one is an error or the last output: then it has `ended`."""
 
     __slots__ = ("arrived_s", "ended", "event_loop", "grammar", "items", "request")
 

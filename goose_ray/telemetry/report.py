@@ -45,8 +45,9 @@ class ReplicaReport:
     healthy: bool
     acceptance: AcceptanceTable
     stats: EngineStats
-    # tag of the replica's traffic; seconds since its incarnation began, by its own clock
+    # tag of the replica's traffic
     workload: str = ""
+    # since its incarnation began, by its own clock
     uptime_s: float = 0.0
     # cumulative as the acceptance is, but not growing in every number: the newest stands
     tuning_counts: TuningCounts = field(default_factory=TuningCounts.none)
