@@ -10,7 +10,7 @@ __all__ = ["Stream", "send"]
 
 
 class Stream:
-    """To be made in the event loop that reads `items`, until one is an error or the last output: then it has `ended`."""
+    """To be made in the event loop that reads `items`. It has `ended` with an error or with the last output."""
 
     __slots__ = ("arrived_s", "ended", "event_loop", "grammar", "items", "request")
 
