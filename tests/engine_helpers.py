@@ -159,9 +159,11 @@ class Reply:
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     last: RequestOutput | None = None
+    ids_before_each_output: list[tuple[int, ...]] = field(default_factory=list)
 
     def add(self, output: RequestOutput) -> None:
         assert self.finish_reason is None, f"{output.request_id} goes on after its end"
+        self.ids_before_each_output.append(tuple(self.token_ids))
         self.text += output.text
         self.token_ids += output.token_ids
         if output.prompt_logprobs is not None:

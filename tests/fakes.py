@@ -108,6 +108,10 @@ class FakeRunner:
         self.num_steps += 1
         return StepOutput(paths=paths, harvest=self._harvest(batch), forward_s=0.001)
 
+    def expect(self, request_id: str, token_ids: Sequence[int]) -> None:
+        """A request comes with these tokens, prompt and output, of another runner."""
+        self._committed[request_id] = list(token_ids)
+
     def forget(self, request_id: str) -> None:
         """The request was cancelled: the next one of that id is another."""
         self._num_prefilled.pop(request_id, None)

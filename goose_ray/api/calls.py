@@ -51,6 +51,8 @@ class GenerateCall:
     request_id: str
     prompt: ChatPrompt | str | tuple[int, ...]
     sampling: SamplingParams
+    # the beginning of the answer, from a replica that was lost: it goes on behind it, and the first delta repeats it
+    committed_ids: tuple[int, ...] = ()
     # true: the client named no limit, so `sampling.max_tokens` is cut to what the context still holds
     clip_max_tokens: bool
     # the request field that `sampling.max_tokens` came in

@@ -85,6 +85,7 @@ class EngineCalls:
                 bad_word_ids=spellings(call.bad_words, self._engine.tokenizer),
                 prompt_logprobs=_most(call.sampling.prompt_logprobs, call.prompt_logprobs),
             ),
+            committed_ids=call.committed_ids,
             policy=call.policy,
             budget=call.budget,
             cache_salt=call.cache_salt,

@@ -1,12 +1,13 @@
-"""Continuing an answer on another replica: the request runs again from its start and what was passed on is left out.
+"""Continuing an answer on another replica: what was passed on goes along, and is left out of what comes back.
 
-Every request has a seed, so a run anywhere gives the same tokens; a run that does not (numerics of unlike hardware)
-is refused rather than spliced. Knows nothing about replicas or calls.
+The other replica goes on behind those tokens with the request's seed, which every request has, as the first one would
+have. Log-probabilities are not passed along, so an answer with them is run again from its start; a run that then gives
+other tokens (numerics of unlike hardware) is refused rather than spliced. Knows nothing about replicas.
 """
 
 from dataclasses import replace
 
-from goose_ray.api.calls import Delta
+from goose_ray.api.calls import Delta, GenerateCall
 from goose_ray.errors import EngineDeadError
 
 __all__ = ["Delivery"]
@@ -23,15 +24,26 @@ class Delivery:
         # where the run in progress is, in tokens and characters
         self._run_tokens = 0
         self._run_chars = 0
+        # what had been passed on when it began
+        self._start = (0, 0)
 
     @property
     def finished(self) -> bool:
         """The answer's end has been passed on."""
         return self._finished
 
-    def start_run(self) -> None:
-        """A run of the request begins, from its first token."""
+    @property
+    def advanced(self) -> bool:
+        """The run in progress has brought something that was new."""
+        return (len(self._token_ids), self._num_chars) != self._start
+
+    def start_run(self, call: GenerateCall) -> GenerateCall:
+        """A run of the request begins: what to call for it."""
         self._run_tokens = self._run_chars = 0
+        self._start = (len(self._token_ids), self._num_chars)
+        if call.sampling.logprobs is not None:
+            return call
+        return replace(call, committed_ids=tuple(self._token_ids))
 
     def unsent(self, delta: Delta) -> Delta | None:
         """The part of the run's next delta that is new, None if there is none; it counts as passed on.

@@ -1,10 +1,11 @@
 """The backend behind Ray Serve: handle calls to the replicas, and their failures turned into our exceptions.
 
-The only part of the HTTP side that knows Ray.
+With `goose_ray.api.takedown` the only part of the HTTP side that knows Ray.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from ray.serve.handle import DeploymentHandle
 from goose_ray.api.backend import ClusterState, ReplicaSteps
 from goose_ray.api.calls import DecodeCall, Delta, EncodeCall, Encoded, Failure, GenerateCall
 from goose_ray.api.failover import Delivery
+from goose_ray.api.takedown import Takedown
 from goose_ray.errors import EngineDeadError, GooseRayError, OverloadedError
 from goose_ray.telemetry.acceptance_state import AcceptanceState, ClusterView
 from goose_ray.telemetry.aggregator_link import AggregatorAwayError, AggregatorLink
@@ -27,12 +29,14 @@ __all__ = ["ServeBackend"]
 
 logger = logging.getLogger(__name__)
 
-# A request whose replica dies goes on on another one, once: more would let a request that kills its replica take the
-# whole deployment down.
-_ATTEMPTS = 2
+# A request that is lost goes on on another replica, so often at most: an update of the deployment may take several from
+# under a long answer.
+_MOST_RUNS = 8
 # Control calls wait for a free slot of the replica as requests do; a replica that is full is reported from memory.
 _CONTROL_TIMEOUT_S = 1.0
 _DEFAULT_RETRY_AFTER_S = 1.0
+# A call that has waited for its first item for so long looks whether it waits in vain, and again after as long.
+_LOOK_EVERY_S = 5.0
 
 
 class _ReplicaLostError(EngineDeadError):
@@ -51,16 +55,16 @@ class ServeBackend:
         self._caller = caller
         self._tracing = tracing or Tracing()
         self._generate = handle.options(method_name="generate", stream=True)
+        self._takedown = Takedown(handle.app_name, handle.deployment_name)
         self._remembers = True
         self._aggregator = AggregatorLink(self._find_aggregator, timeout_s=_CONTROL_TIMEOUT_S)
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
         call = replace(call, caller=self._caller, trace=self._tracing.headers())
         delivery = Delivery()
-        for attempt in range(1, _ATTEMPTS + 1):
-            delivery.start_run()
+        for run in range(1, _MOST_RUNS + 1):
             try:
-                async with aclosing(self._attempt(call)) as deltas:
+                async with aclosing(self._run(delivery.start_run(call))) as deltas:
                     async for delta in deltas:
                         if (fresh := delivery.unsent(delta)) is not None:
                             yield fresh
@@ -69,20 +73,23 @@ class ServeBackend:
                 if delivery.finished:
                     # between its last word and the end of the call
                     return
-                if attempt == _ATTEMPTS:
+                # Else a request that kills its replica, as it would at the same place again, took them all down.
+                if run == _MOST_RUNS or (run > 1 and not delivery.advanced):
                     raise
                 logger.warning("the replica of request %s died; another one goes on with it", call.request_id)
 
-    async def _attempt(self, call: GenerateCall) -> AsyncGenerator[Delta]:
+    async def _run(self, call: GenerateCall) -> AsyncGenerator[Delta]:
         response = self._generate.remote(call)
         ended = False
         try:
-            async for item in response:
+            item = await self._first_item(response)
+            while item is not None:
                 if isinstance(item, Failure):
                     ended = True
                     raise _ReplicaLostError(str(item.error)) if isinstance(item.error, EngineDeadError) else item.error
                 ended = item.finish_reason is not None
                 yield item
+                item = await anext(response, None)
             ended = True
         except (RayError, RayServeException) as error:
             ended = True
@@ -91,6 +98,17 @@ class ServeBackend:
             if not ended:
                 # the client is gone: the replica stops at its next await
                 response.cancel()
+
+    async def _first_item(self, response: AsyncIterator[Delta | Failure]) -> Delta | Failure | None:
+        """None if there is none. Raises EngineDeadError if no replica is left to give it, nor will be."""
+        item = asyncio.ensure_future(anext(response, None))
+        try:
+            while not (await asyncio.wait({item}, timeout=_LOOK_EVERY_S))[0]:
+                if await self._takedown.is_over():
+                    raise EngineDeadError("the application is being taken down")
+            return item.result()
+        finally:
+            item.cancel()
 
     async def encode(self, call: EncodeCall) -> Encoded:
         encoded: Encoded = await self._ask_one("encode", call)

@@ -36,6 +36,9 @@ class AdmissionRules:
             raise InvalidRequestError(f"prompt token ids must be integers from 0 to {self.vocab_size - 1}", "prompt")
         self._check_vocabulary("logit_bias", (token for token, _ in request.sampling.logit_bias))
         self._check_vocabulary("stop_token_ids", request.sampling.stop_token_ids)
+        self._check_vocabulary("committed_ids", request.committed_ids)
+        if request.committed_ids and request.sampling.logprobs is not None:
+            raise InvalidRequestError("committed_ids have no log-probabilities to tell", "committed_ids")
         self._check_vocabulary("allowed_token_ids", request.sampling.allowed_token_ids)
         for word in request.sampling.bad_word_ids:
             self._check_vocabulary("bad_words", word)

@@ -20,6 +20,9 @@ class GenerationRequest:
     request_id: str
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
+    # what another engine has generated of the output: it goes on behind these, and the first output repeats them; not
+    # with log-probabilities
+    committed_ids: tuple[int, ...] = ()
     policy: str | None = None
     # nodes verified a step, anchor included
     budget: int | None = None

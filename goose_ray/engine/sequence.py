@@ -19,6 +19,7 @@ from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.prefix_cache import Pin
 from goose_ray.engine.prompt_scores import PromptScores
 from goose_ray.engine.request import GenerationRequest, RequestOutput, SourceStats, SpeculationStats
+from goose_ray.errors import InvalidRequestError
 
 __all__ = ["IntBuffer", "SequenceState", "SequenceStatus"]
 
@@ -70,6 +71,7 @@ class SequenceState:
 
     __slots__ = (
         "_accepted",
+        "_generated",
         "_logit_rules",
         "arrived_s",
         "by_source",
@@ -141,6 +143,23 @@ class SequenceState:
         # seconds until it was first admitted
         self.queued_s = 0.0
         self.last_token_s: float | None = None
+        # what another engine generated and no report has repeated yet
+        self._generated: Delivery | None = None
+        if request.committed_ids:
+            self._go_on_behind(request.committed_ids)
+
+    def _go_on_behind(self, token_ids: tuple[int, ...]) -> None:
+        """As if it had been preempted behind these output tokens. They count as bonus tokens of a step each.
+
+        Raises InvalidRequestError if the output ends within them.
+        """
+        self._generated = self.output.push(token_ids)
+        if self._generated.finish_reason is not None or self._generated.num_committed < len(token_ids):
+            raise InvalidRequestError("the output ends within committed_ids: nothing can follow", "committed_ids")
+        if self.grammar is not None:
+            self.grammar.advance(token_ids)
+        self._append(np.array(token_ids, dtype=np.int64), num_accepted=0)
+        self.num_steps = len(token_ids)
 
     @property
     def num_tokens(self) -> int:
@@ -179,10 +198,7 @@ class SequenceState:
         """Appends the first `num_committed` tokens of a verified path."""
         num_accepted = min(num_committed, len(path.accepted_nodes))
         committed_ids = path.token_ids[:num_committed]
-        self.tokens.extend(committed_ids)
-        if self._logit_rules is not None:
-            self._logit_rules.commit(committed_ids)
-        self._accepted += b"\1" * num_accepted + b"\0" * (num_committed - num_accepted)
+        self._append(committed_ids, num_accepted)
         self.num_steps += 1
         self.num_drafted += tree.num_draft_nodes
         return TreeOutcome(
@@ -193,12 +209,19 @@ class SequenceState:
             bonus_id=int(path.token_ids[num_accepted]),
         )
 
+    def _append(self, token_ids: IntArray, num_accepted: int) -> None:
+        self.tokens.extend(token_ids)
+        if self._logit_rules is not None:
+            self._logit_rules.commit(token_ids)
+        self._accepted += b"\1" * num_accepted + b"\0" * (len(token_ids) - num_accepted)
+
     def report(self, delivery: Delivery) -> RequestOutput:
-        """What the client gets of a step. The prompt's scores go with the first one."""
+        """What the client gets of a step. With the first go the prompt's scores, and what another engine generated."""
+        before, self._generated = self._generated, None
         return RequestOutput(
             request_id=self.request_id,
-            text=delivery.text,
-            token_ids=delivery.token_ids,
+            text=delivery.text if before is None else before.text + delivery.text,
+            token_ids=delivery.token_ids if before is None else before.token_ids + delivery.token_ids,
             finish_reason=delivery.finish_reason,
             stop_reason=delivery.stop_reason,
             logprobs=delivery.logprobs,

@@ -64,7 +64,7 @@ class StatsRecorder:
         """Of a sequence in the batch; counts its prompt once, however often it is admitted again."""
         if sequence.num_cached is not None:
             return
-        sequence.num_cached = sequence.num_computed
+        sequence.num_cached = min(sequence.num_computed, sequence.num_prompt)
         sequence.queued_s = now_s - sequence.arrived_s
         if sequence.prefix is not None:
             self.prefix_cache_queries += sequence.num_prompt
@@ -94,7 +94,8 @@ class StatsRecorder:
             return
         self.generation_tokens += count
         if sequence.last_token_s is None:
-            self._ttft.observe(now_s - sequence.arrived_s)
+            if not sequence.request.committed_ids:
+                self._ttft.observe(now_s - sequence.arrived_s)
             self._inter_token.observe(0.0, count - 1)
         else:
             self._inter_token.observe((now_s - sequence.last_token_s) / count, count)

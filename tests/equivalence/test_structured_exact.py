@@ -4,6 +4,7 @@ Plain decoding is a loop over the model's own logits, of which the tokens that a
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -121,6 +122,19 @@ def test_together_short_of_room(policy: str) -> None:
     replies = _replies(policy, [_request(asked) for asked in _ASKED], num_slots=150, max_batch_rows=40, budget=8)
     assert {asked: reply.visible for asked, reply in replies.items()} == {
         asked: _plain(asked).visible for asked in _ASKED
+    }
+
+
+def test_begun_by_another_engine() -> None:
+    """Each goes on in the middle of its output, and of its grammar."""
+    begun = {}
+    for asked in _ASKED:
+        if asked != "logprobs":
+            delivered = _plain(asked).ids_before_each_output
+            begun[asked] = replace(_request(asked), committed_ids=delivered[len(delivered) // 2])
+    replies = _replies("anisotropic", list(begun.values()))
+    assert {asked: reply.visible for asked, reply in replies.items()} == {
+        asked: _plain(asked).visible for asked in begun
     }
 
 

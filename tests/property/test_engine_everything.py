@@ -141,8 +141,8 @@ class Episode:
             prompt_logprobs=random.choice([None, None, None, 2]),
         )
 
-    def arrive(self, request_id: str) -> None:
-        """Two choices of one prompt, or one alone."""
+    def arrive(self, request_id: str, plain: Callable[[GenerationRequest], Reply]) -> None:
+        """Two choices of one prompt, or one alone; some have been begun elsewhere."""
         random, prompt = self.random, self.prompt()
         sampling = self.sampling(self.engine.max_model_len - len(prompt))
         for choice in range(random.choice([1, 1, 2])):
@@ -156,8 +156,17 @@ class Episode:
             )
             # An id is used again once its request has ended.
             if request.request_id not in self.requests:
-                self.engine.add_request(request)
+                self.engine.add_request(self.begun(request, plain) if random.random() < 0.2 else request)
                 self.requests[request.request_id], self.replies[request.request_id] = request, Reply()
+
+    def begun(self, request: GenerationRequest, plain: Callable[[GenerationRequest], Reply]) -> GenerationRequest:
+        """As it comes when another engine has delivered some of it."""
+        if request.sampling.logprobs is not None:
+            return request
+        committed_ids = self.random.choice(plain(request).ids_before_each_output)
+        if committed_ids and isinstance(self.runner, FakeRunner):
+            self.runner.expect(request.request_id, (*request.prompt_token_ids, *committed_ids))
+        return replace(request, committed_ids=committed_ids)
 
     def end(self, request_id: str) -> tuple[GenerationRequest, Reply]:
         return self.requests.pop(request_id), self.replies.pop(request_id)
@@ -168,7 +177,7 @@ class Episode:
         while arrivals or self.engine.has_work:
             while arrivals and arrivals[0] <= step:
                 arrivals.pop(0)
-                self.arrive(str(self.random.randrange(num_requests)))
+                self.arrive(str(self.random.randrange(num_requests)), plain)
             if self.requests and self.random.random() < 0.03:
                 request, reply = self.end(self.random.choice(sorted(self.requests)))
                 self.engine.cancel(request.request_id)

@@ -4,9 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goose_ray.api.calls import Delta, PromptInfo
+from goose_ray.api.calls import Delta, GenerateCall, PromptInfo
 from goose_ray.api.failover import Delivery
+from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.errors import EngineDeadError
+
+CALL = GenerateCall(request_id="r", prompt="a", sampling=SamplingParams(max_tokens=9), clip_max_tokens=False)
 
 # an answer as (token id, its text) pairs; some tokens end inside a character and give no text of their own
 ANSWER = st.lists(st.tuples(st.integers(0, 9), st.text(max_size=3)), min_size=1, max_size=12)
@@ -36,7 +39,7 @@ def test_nothing_is_missing_and_nothing_comes_twice(
     delivery = Delivery()
     first = run_of(answer, first_cuts)
     received = [delivery.unsent(delta) for delta in first[: min(died_after, len(first) - 1)]]
-    delivery.start_run()
+    delivery.start_run(CALL)
     received += [delivery.unsent(delta) for delta in run_of(answer, second_cuts)]
     sent = [delta for delta in received if delta is not None]
     assert [token for delta in sent for token in delta.token_ids] == [token for token, _ in answer]
@@ -48,7 +51,7 @@ def test_nothing_is_missing_and_nothing_comes_twice(
 def test_another_answer_is_not_spliced() -> None:
     delivery = Delivery()
     delivery.unsent(Delta(text="ab", token_ids=(1, 2), prompt=PromptInfo(1)))
-    delivery.start_run()
+    delivery.start_run(CALL)
     with pytest.raises(EngineDeadError, match="different answer"):
         delivery.unsent(Delta(text="ax", token_ids=(1, 3)))
 
@@ -60,3 +63,19 @@ def test_a_replica_that_dies_behind_its_last_word_is_not_heard_again() -> None:
     assert not delivery.finished
     delivery.unsent(Delta(text="b", token_ids=(2,), finish_reason="length"))
     assert delivery.finished
+
+
+def test_the_next_replica_is_told_what_was_passed_on_and_has_to_get_further() -> None:
+    delivery = Delivery()
+    said = Delta(text="ab", token_ids=(1, 2), prompt=PromptInfo(1))
+    more = Delta(text="c", token_ids=(3,))
+    assert delivery.start_run(CALL) == CALL
+    got_further = [delivery.advanced]
+    assert delivery.unsent(said) == said
+    got_further.append(delivery.advanced)
+    assert delivery.start_run(CALL).committed_ids == (1, 2)
+    assert delivery.unsent(said) is None
+    got_further.append(delivery.advanced)
+    assert delivery.unsent(more) == more
+    got_further.append(delivery.advanced)
+    assert got_further == [False, True, False, True]

@@ -1,0 +1,141 @@
+"""Lost replicas, as the HTTP side hears of them: who goes on elsewhere, with what, and who is given up."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError
+
+from goose_ray.api.calls import Delta, Failure, GenerateCall, PromptInfo
+from goose_ray.api.serve_backend import ServeBackend
+from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.errors import EngineDeadError, OverloadedError
+
+CALL = GenerateCall(request_id="r", prompt="a", sampling=SamplingParams(max_tokens=9), clip_max_tokens=False)
+END = Delta(text="", token_ids=(), finish_reason="length")
+
+Run = list[Delta | Failure | Exception]
+
+
+class Handle:
+    """A deployment's, of which each call gives what the next of `runs` says."""
+
+    app_name, deployment_name = "goose", "GooseServer"
+
+    def __init__(self, *runs: Run) -> None:
+        self._runs = iter(runs)
+        self.calls: list[GenerateCall] = []
+        self.num_cancelled = 0
+
+    def options(self, **_: Any) -> "Handle":
+        return self
+
+    def remote(self, call: GenerateCall) -> "Response":
+        self.calls.append(call)
+        return Response(self, next(self._runs))
+
+
+class Response:
+    def __init__(self, handle: Handle, run: Run) -> None:
+        self._handle = handle
+        self._items = iter(run)
+
+    def __aiter__(self) -> "Response":
+        return self
+
+    async def __anext__(self) -> Delta | Failure:
+        for item in self._items:
+            if isinstance(item, Exception):
+                raise item
+            return item
+        raise StopAsyncIteration
+
+    def cancel(self) -> None:
+        self._handle.num_cancelled += 1
+
+
+def answer_of(handle: Handle) -> str:
+    async def read() -> str:
+        return "".join([delta.text async for delta in ServeBackend(handle).generate(CALL)])
+
+    return asyncio.run(read())
+
+
+def said(*token_ids: int) -> Delta:
+    return Delta(text="".join(map(str, token_ids)), token_ids=token_ids, prompt=PromptInfo(1))
+
+
+def test_an_answer_goes_on_as_long_as_each_replica_brings_it_further() -> None:
+    """As when an update of the deployment takes one replica after the other from under it."""
+    handle = Handle(
+        [said(1), ActorDiedError()],
+        [said(1, 2), ActorDiedError()],
+        [said(1, 2, 3), Failure(EngineDeadError("dead"))],
+        [said(1, 2, 3), said(4), END],
+    )
+    assert answer_of(handle) == "1234"
+    assert [call.committed_ids for call in handle.calls] == [(), (1,), (1, 2), (1, 2, 3)]
+
+
+@pytest.mark.parametrize("first", [[ActorDiedError()], [said(1), ActorDiedError()]])
+def test_a_request_that_kills_two_replicas_at_one_place_is_given_up(first: Run) -> None:
+    handle = Handle(first, [ActorDiedError()], [said(1), END])
+    with pytest.raises(EngineDeadError):
+        answer_of(handle)
+    assert len(handle.calls) == 2
+
+
+def test_there_is_an_end_to_it() -> None:
+    handle = Handle(*([said(*range(length + 1)), ActorDiedError()] for length in range(99)))
+    with pytest.raises(EngineDeadError):
+        answer_of(handle)
+    assert len(handle.calls) == 8
+
+
+def test_a_replica_lost_behind_the_last_word_is_not_replaced() -> None:
+    handle = Handle([said(1), END, ActorDiedError()])
+    assert answer_of(handle) == "1"
+    assert len(handle.calls) == 1
+
+
+def test_what_the_replica_refuses_is_not_asked_again() -> None:
+    handle = Handle([Failure(OverloadedError("full"))])
+    with pytest.raises(OverloadedError):
+        answer_of(handle)
+
+
+def test_who_hangs_up_cancels_the_call() -> None:
+    handle = Handle([said(1), said(2), END])
+
+    async def read_one() -> None:
+        deltas = ServeBackend(handle).generate(CALL)
+        await anext(deltas)
+        await deltas.aclose()
+
+    asyncio.run(read_one())
+    assert handle.num_cancelled == 1
+
+
+def test_who_waits_for_a_replica_that_will_not_come_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`serve.status` stands for a controller that says so."""
+
+    class Waiting(Response):
+        async def __anext__(self) -> Delta | Failure:
+            await asyncio.Event().wait()
+            raise AssertionError("unreachable")
+
+    handle = Handle()
+    monkeypatch.setattr(handle, "remote", lambda call: Waiting(handle, []))
+    monkeypatch.setattr("goose_ray.api.serve_backend._LOOK_EVERY_S", 0.01)
+    answers = iter([ConnectionError("no controller"), False, True])
+
+    def ask(_: object) -> bool:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("goose_ray.api.takedown.Takedown._ask", ask)
+    with pytest.raises(EngineDeadError, match="taken down"):
+        answer_of(handle)
+    assert handle.num_cancelled == 1
