@@ -37,6 +37,11 @@ _INGRESS_LIMITS: dict[str, Any] = {
     "max_ongoing_requests": 2048,
     "max_queued_requests": 1024,
     "backpressure_config": {"status_code": 429, "retry_after_s": 2.0},
+    "health_check_period_s": 5.0,
+    "health_check_timeout_s": 10.0,
+    # One that is replaced hears its answers out, however often they change replicas, and its successor is there first.
+    "graceful_shutdown_timeout_s": 3600.0,
+    "max_surge_percent": 100,
 }
 # Without a YAML that says otherwise: as many as the engine runs at once, and a queue that is worth waiting in.
 _SERVER_LIMITS: dict[str, Any] = {
