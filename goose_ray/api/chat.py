@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from goose_ray.api.calls import ChatPrompt, GenerateCall
@@ -32,10 +32,44 @@ _CONTENT: dict[str, Any] = {
     "anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}, {"type": "null"}],
     "default": None,
 }
+_GIVEN: dict[str, Any] = {"type": ["string", "array"]}
+_NO_CALLS: dict[str, Any] = {"type": ["array", "null"], "maxItems": 0}
+# What `_has_what_its_role_needs` checks.
+_BY_ROLE: dict[str, Any] = {
+    "anyOf": [
+        {
+            "properties": {
+                "role": {"enum": ["system", "developer", "user"]},
+                "content": _GIVEN,
+                "tool_calls": _NO_CALLS,
+                "tool_call_id": {"type": "null"},
+            },
+            "required": ["content"],
+        },
+        {
+            "properties": {"role": {"const": "assistant"}, "tool_call_id": {"type": "null"}},
+            "anyOf": [
+                {"properties": {"content": _GIVEN}, "required": ["content"]},
+                {"properties": {"tool_calls": {"type": "array", "minItems": 1}}, "required": ["tool_calls"]},
+            ],
+        },
+        {
+            "properties": {
+                "role": {"const": "tool"},
+                "content": _GIVEN,
+                "tool_calls": _NO_CALLS,
+                "tool_call_id": {"type": "string"},
+            },
+            "required": ["content", "tool_call_id"],
+        },
+    ]
+}
 
 
 class ChatMessage(WireModel):
     """One turn. Content given as a list of text parts is joined."""
+
+    model_config = ConfigDict(json_schema_extra=_BY_ROLE)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     # null beside tool calls

@@ -8,7 +8,7 @@ import secrets
 from dataclasses import replace
 from typing import Annotated, Any, Self
 
-from pydantic import Field, WithJsonSchema, field_validator, model_validator
+from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from goose_ray.api.calls import GenerateCall
@@ -36,9 +36,23 @@ LogprobCount = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 Seed = Annotated[int, Field(ge=_MIN_SEED, le=_MAX_SEED)]
 
 
+_STOP_STRING: dict[str, Any] = {"type": "string", "minLength": 1}
 _STOP: dict[str, Any] = {
-    "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]
+    "anyOf": [_STOP_STRING, {"type": "array", "items": _STOP_STRING, "maxItems": 16}, {"type": "null"}]
 }
+_TOKEN_ID_KEYS: dict[str, Any] = {"propertyNames": {"pattern": f"^(0|[1-9][0-9]{{0,{_MAX_ID_DIGITS - 1}}})$"}}
+_Bias = Annotated[float, WithJsonSchema({"type": "number", "minimum": -100, "maximum": 100})]
+_STREAMED: dict[str, Any] = {
+    "anyOf": [
+        {"properties": {"stream_options": {"type": "null"}}},
+        {"properties": {"stream": {"const": True}}, "required": ["stream"]},
+    ]
+}
+
+
+def _told(**schema: Any) -> Any:
+    """An optional field, and what `SamplingParams` holds it to in the words of JSON Schema. Checks nothing."""
+    return Field(default=None, json_schema_extra=schema)
 
 
 class StreamOptions(WireModel):
@@ -69,24 +83,26 @@ class GooseOptions(WireModel):
 class SamplingFields(StructuredFields, KnownFields):
     """Null means absent, as in OpenAI's API."""
 
+    model_config = ConfigDict(json_schema_extra=_STREAMED)
+
     model: str
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
+    max_tokens: int | None = _told(minimum=0)
+    temperature: float | None = _told(minimum=0, maximum=2)
+    top_p: float | None = _told(exclusiveMinimum=0, maximum=1)
     n: Annotated[int, Field(ge=1, le=MAX_SEQUENCES)] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, float] | None = None
+    presence_penalty: float | None = _told(minimum=-2, maximum=2)
+    frequency_penalty: float | None = _told(minimum=-2, maximum=2)
+    logit_bias: dict[str, _Bias] | None = _told(**_TOKEN_ID_KEYS)
     seed: Seed | None = None
     stop: Annotated[tuple[str, ...], WithJsonSchema(_STOP)] = ()
 
     # vLLM's extensions
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    min_tokens: int | None = None
+    top_k: int | None = _told(minimum=-1)
+    min_p: float | None = _told(minimum=0, maximum=1)
+    repetition_penalty: float | None = _told(minimum=0.01, maximum=100)
+    min_tokens: int | None = _told(minimum=0)
     include_stop_str_in_output: bool | None = False
     stop_token_ids: (
         Annotated[list[Annotated[int, Field(ge=0)]], Field(fail_fast=True, max_length=_MAX_STOP_TOKENS)] | None
@@ -106,7 +122,7 @@ class SamplingFields(StructuredFields, KnownFields):
     goose: GooseOptions | None = None
 
     # may be n alone
-    best_of: int | None = None
+    best_of: int | None = _told(minimum=1)
 
     @field_validator("stop", mode="before")
     @classmethod

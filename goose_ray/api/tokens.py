@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from goose_ray.api.calls import ChatPrompt, DecodeCall, EncodeCall, Encoded
@@ -14,9 +14,26 @@ from goose_ray.api.validation import WireModel, only_neutral
 
 __all__ = ["DetokenizeReply", "DetokenizeRequest", "TokenizeReply", "TokenizeRequest"]
 
+# What `_one_of_two` checks.
+_ONE_OF_TWO: dict[str, Any] = {
+    "anyOf": [
+        {"properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}, "required": ["prompt"]},
+        {
+            "properties": {
+                "messages": {"type": "array"},
+                "prompt": {"type": "null"},
+                "add_special_tokens": {"enum": [False, None]},
+            },
+            "required": ["messages"],
+        },
+    ]
+}
+
 
 class TokenizeRequest(WireModel):
     """Either `prompt`, a text, or `messages`, a conversation as chat completions take it."""
+
+    model_config = ConfigDict(json_schema_extra=_ONE_OF_TWO)
 
     model: str | None = None
     prompt: str | None = None

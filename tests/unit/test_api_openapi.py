@@ -15,9 +15,15 @@ from goose_ray.api.http_app import build_http_app
 from goose_ray.api.known_fields import KnownFields
 from goose_ray.api.openai_responses.request import ResponsesRequest
 from goose_ray.api.sampling_fields import SamplingFields
-from goose_ray.api.validation import only_neutral
+from goose_ray.api.tokens import TokenizeRequest
+from goose_ray.api.validation import only_neutral, parse_request
+from goose_ray.errors import InvalidRequestError
 
 HASH = "0" * 64
+WIRE: dict[str, type[ChatCompletionRequest | TokenizeRequest]] = {
+    "/v1/chat/completions": ChatCompletionRequest,
+    "/tokenize": TokenizeRequest,
+}
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +89,81 @@ def test_it_is_read_by_a_validator_of_schemas(document: Any) -> None:
         answer = post(ScriptedBackend(), path, body).json()
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
         jsonschema.validate(answer, {**schema, "components": document["components"]})
+
+
+SAID: dict[str, Any] = {"role": "user", "content": "Hi"}
+CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+# fields that numbers are held to, by the engine and not by the wire models
+BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
+    "max_tokens": ([1, None], [-1]),
+    "temperature": ([0, 2, None], [-0.1, 2.1]),
+    "top_p": ([0.01, 1, None], [0, 1.1, -1]),
+    "top_k": ([-1, 0, 40], [-2]),
+    "min_p": ([0, 1], [-0.1, 1.1]),
+    "presence_penalty": ([-2, 2], [-2.1, 2.1]),
+    "frequency_penalty": ([-2, 2], [-2.1, 2.1]),
+    "repetition_penalty": ([0.01, 100], [0, 0.009, 101]),
+    "min_tokens": ([0, 1], [-1]),
+    "best_of": ([1, None], [0]),
+    "n": ([1, 128], [0, 129]),
+    "logit_bias": ([{}, {"0": -100, "42": 100.0}], [{"x": 1}, {"042": 1}, {"-1": 1}, {"1": 101}, {"1": "2"}]),
+    "stop": (["a", [], ["a"] * 16, None], ["", [""], ["a"] * 17, 1]),
+    "stream_options": ([None], [{}]),
+}
+MESSAGES: tuple[list[Any], list[Any]] = (
+    [
+        [SAID],
+        [{"role": "developer", "content": []}],
+        [{"role": "assistant", "content": "Hi", "tool_calls": None}],
+        [{"role": "assistant", "tool_calls": [CALL]}, {"role": "tool", "content": "1", "tool_call_id": "c"}],
+    ],
+    [
+        [],
+        [{"role": "user"}],
+        [{"role": "user", "content": None}],
+        [{**SAID, "tool_calls": [CALL]}],
+        [{**SAID, "tool_call_id": "c"}],
+        [{"role": "assistant"}],
+        [{"role": "assistant", "content": None, "tool_calls": []}],
+        [{"role": "tool", "content": "1"}],
+        [{"role": "tool", "tool_call_id": "c"}],
+        [{"role": "critic", "content": "Hi"}],
+    ],
+)
+TOKENIZED: tuple[list[Any], list[Any]] = (
+    [{"prompt": ""}, {"prompt": "a", "messages": None}, {"messages": [SAID], "add_special_tokens": False}],
+    [{}, {"prompt": None}, {"prompt": "a", "messages": [SAID]}, {"messages": [SAID], "add_special_tokens": True}],
+)
+CHATS, TOKENS = "/v1/chat/completions", "/tokenize"
+TAKEN = [
+    *((CHATS, {**CHAT, field: value}) for field, (taken, _) in BOUNDS.items() for value in taken),
+    *((CHATS, {"model": MODEL, "messages": messages}) for messages in MESSAGES[0]),
+    *((TOKENS, body) for body in TOKENIZED[0]),
+]
+REFUSED = [
+    *((CHATS, {**CHAT, field: value}) for field, (_, refused) in BOUNDS.items() for value in refused),
+    *((CHATS, {"model": MODEL, "messages": messages}) for messages in MESSAGES[1]),
+    *((TOKENS, body) for body in TOKENIZED[1]),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "is_taken"), [(*one, True) for one in TAKEN] + [(*one, False) for one in REFUSED]
+)
+def test_what_it_allows_is_taken_and_what_it_forbids_refused(
+    document: Any, path: str, body: dict[str, Any], is_taken: bool
+) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    validator = jsonschema.Draft202012Validator({**schema, "components": document["components"]})
+    assert validator.is_valid(body) is is_taken
+    try:
+        wire = parse_request(WIRE[path], "application/json", json.dumps(body).encode())
+        wire.to_call("r") if isinstance(wire, ChatCompletionRequest) else wire.to_call()
+    except InvalidRequestError:
+        assert not is_taken
+    else:
+        assert is_taken
 
 
 def test_every_request_field_stands_in_the_documentation_as_in_the_code() -> None:

@@ -87,7 +87,7 @@ class NamedFunction(WireModel):
 class CalledFunction(WireModel):
     name: str
     # JSON text
-    arguments: str
+    arguments: Annotated[str, Field(json_schema_extra={"contentMediaType": "application/json"})]
 
 
 class CallOfMessage(WireModel):
