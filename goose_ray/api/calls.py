@@ -152,6 +152,8 @@ class PromptInfo:
     likely: tuple[tuple[LikelyToken, ...] | None, ...] | None = None
     # how tool calls are written in the answer's text; None: there are none, or a schema says how
     tool_format: str | None = None
+    # which model saw it
+    model_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,7 @@ class EngineCalls:
             scores=scores,
             likely=likely,
             tool_format=self._tools.format_name(call.prompt),
+            model_id=self._engine.spec.model_id,
         )
 
 

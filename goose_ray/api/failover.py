@@ -2,12 +2,13 @@
 
 The other replica goes on behind those tokens with the request's seed, which every request has, as the first one would
 have. Log-probabilities are not passed along, so an answer with them is run again from its start; a run that then gives
-other tokens (numerics of unlike hardware) is refused rather than spliced. Knows nothing about replicas.
+other tokens (numerics of unlike hardware) is refused rather than spliced, and so is one of another model. Knows nothing
+about replicas.
 """
 
 from dataclasses import replace
 
-from goose_ray.api.calls import Delta, GenerateCall
+from goose_ray.api.calls import Delta, GenerateCall, PromptInfo
 from goose_ray.errors import EngineDeadError
 
 __all__ = ["Delivery"]
@@ -19,7 +20,8 @@ class Delivery:
     def __init__(self) -> None:
         self._token_ids: list[int] = []
         self._num_chars = 0
-        self._prompt_sent = False
+        # as passed on
+        self._prompt: PromptInfo | None = None
         self._finished = False
         # where the run in progress is, in tokens and characters
         self._run_tokens = 0
@@ -48,8 +50,10 @@ class Delivery:
     def unsent(self, delta: Delta) -> Delta | None:
         """The part of the run's next delta that is new, None if there is none; it counts as passed on.
 
-        Raises EngineDeadError if the run gives other tokens than those that were passed on.
+        Raises EngineDeadError if the run gives other tokens than those that were passed on, or is another model's.
         """
+        if delta.prompt and self._prompt and delta.prompt.model_id != self._prompt.model_id:
+            raise EngineDeadError(f"the replica died, and another one has another model: {delta.prompt.model_id}")
         known = self._token_ids[self._run_tokens : self._run_tokens + len(delta.token_ids)]
         if list(delta.token_ids[: len(known)]) != known:
             raise EngineDeadError("the replica died, and another one gives a different answer from the same seed")
@@ -61,12 +65,12 @@ class Delivery:
             token_ids=delta.token_ids[len(known) :],
             text=delta.text[known_chars:],
             scores=None if delta.scores is None else delta.scores[len(known) :],
-            prompt=None if self._prompt_sent else delta.prompt,
+            prompt=None if self._prompt else delta.prompt,
         )
         if not (fresh.token_ids or fresh.text or fresh.prompt or fresh.finish_reason):
             return None
         self._token_ids.extend(fresh.token_ids)
         self._num_chars += len(fresh.text)
-        self._prompt_sent |= delta.prompt is not None
+        self._prompt = self._prompt or delta.prompt
         self._finished = delta.finish_reason is not None
         return fresh

@@ -56,6 +56,15 @@ def test_another_answer_is_not_spliced() -> None:
         delivery.unsent(Delta(text="ax", token_ids=(1, 3)))
 
 
+def test_two_models_do_not_share_an_answer() -> None:
+    """As when an update exchanges the model while an answer is under way."""
+    delivery = Delivery()
+    delivery.unsent(Delta(text="ab", token_ids=(1, 2), prompt=PromptInfo(1, model_id="old")))
+    delivery.start_run(CALL)
+    with pytest.raises(EngineDeadError, match="another model: new"):
+        delivery.unsent(Delta(text="abc", token_ids=(1, 2, 3), prompt=PromptInfo(1, model_id="new")))
+
+
 def test_a_replica_that_dies_behind_its_last_word_is_not_heard_again() -> None:
     delivery = Delivery()
     assert not delivery.finished

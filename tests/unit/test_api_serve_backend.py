@@ -1,6 +1,7 @@
 """Lost replicas, as the HTTP side hears of them: who goes on elsewhere, with what, and who is given up."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -127,7 +128,7 @@ def test_who_waits_for_a_replica_that_will_not_come_is_told(monkeypatch: pytest.
     handle = Handle()
     monkeypatch.setattr(handle, "remote", lambda call: Waiting(handle, []))
     monkeypatch.setattr("goose_ray.api.serve_backend._LOOK_EVERY_S", 0.01)
-    answers = iter([ConnectionError("no controller"), False, True])
+    answers: Iterator[bool | Exception] = iter([ConnectionError("no controller"), False, True])
 
     def ask(_: object) -> bool:
         answer = next(answers)
