@@ -88,6 +88,7 @@ class _Run:
                 self._ready_s[replica] = np.inf
                 fleet.start(replica, now)
             self._arrive(now + _TICK_S)
+            self._give_places()
             fleet.serve(now, _TICK_S)
             self._report(now + _TICK_S)
             if (tick + 1) % per_second == 0:
@@ -140,6 +141,21 @@ class _Run:
             two = able[self._rng.integers(len(able), size=(2, len(of_kind)))]
             chosen[of_kind] = np.where(loads[two[0]] <= loads[two[1]], two[0], two[1])
         return chosen
+
+    def _give_places(self) -> None:
+        """Who waits is at no replica yet, whatever was chosen: the first that has a place takes it."""
+        fleet, most = self._fleet, self._plan.max_running
+        requests, loads = fleet.requests, fleet.loads()
+        if loads.max(initial=0) <= most:
+            return
+        waiting = np.flatnonzero(fleet.ranks() >= most)
+        free = np.where(fleet.is_live & ~fleet.is_leaving, np.maximum(0, most - loads), 0)
+        kinds = fleet.kinds[requests.replica[waiting]]
+        for kind in range(len(self._kinds)):
+            own = np.flatnonzero(fleet.kinds == kind)
+            places = self._rng.permutation(np.repeat(own, free[own]))
+            first = waiting[kinds == kind][: len(places)]
+            requests.replica[first] = places[: len(first)]
 
     def _report(self, now: float) -> None:
         """Of the replicas whose turn came since the tick before."""

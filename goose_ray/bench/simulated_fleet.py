@@ -138,10 +138,14 @@ class Fleet:
         """Requests at each replica."""
         return np.bincount(self.requests.replica, minlength=len(self.kinds))
 
+    def ranks(self) -> NDArray[np.int64]:
+        """For each request, how many came to its replica before it."""
+        return _ranks(self.requests.replica)
+
     def serve(self, now: float, seconds: float) -> None:
         """What happens from `now` on for so long."""
         requests = self.requests
-        is_running = _ranks(requests.replica) < self._max_running
+        is_running = self.ranks() < self._max_running
         is_new = is_running & ~requests.is_started
         # who comes within the tick has not waited
         self.waits_s.append(np.maximum(0.0, now - requests.arrived_s[is_new]))
