@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from goose.tree import FloatArray, IntArray
 from goose_ray.engine.request import GenerationRequest
 from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.errors import InvalidRequestError
 
 __all__ = ["LogitRules"]
 
@@ -37,7 +38,9 @@ class LogitRules:
     def __init__(
         self, sampling: SamplingParams, *, prompt_ids: ArrayLike, end_ids: Iterable[int], vocab_size: int
     ) -> None:
-        """`end_ids` are the tokens that end an output; those outside the vocabulary never come up."""
+        """`end_ids` are the tokens that end an output; those outside the vocabulary never come up. Raises
+        InvalidRequestError if the other rules ban all of the allowed tokens: nothing could be chosen.
+        """
         self.sampling = sampling
         self.allowed_ids = np.unique(np.asarray(sampling.allowed_token_ids, dtype=np.int64))
         # the last output tokens: as many as a bad word may begin with
@@ -46,6 +49,7 @@ class LogitRules:
         self.biases = np.asarray([bias for _, bias in sampling.logit_bias], dtype=np.float32)
         banned = sorted(token for token in set(end_ids) if 0 <= token < vocab_size) if sampling.min_tokens else []
         self.banned_ids = np.asarray(banned, dtype=np.int64)
+        self._check_some_are_left()
         in_prompt: ArrayLike = prompt_ids if sampling.repetition_penalty != 1.0 else ()
         self.counted_ids = np.unique(np.asarray(in_prompt, dtype=np.int64))
         self.counts = np.zeros(len(self.counted_ids), dtype=np.int64)
@@ -56,6 +60,17 @@ class LogitRules:
         if not request.sampling.has_logit_rules:
             return None
         return cls(request.sampling, prompt_ids=request.prompt_token_ids, end_ids=end_ids, vocab_size=vocab_size)
+
+    def _check_some_are_left(self) -> None:
+        """Of the allowed tokens at the output's first position, where bans are the most."""
+        banned = np.union1d(self.banned_ids, self.completing(()))
+        if len(self.allowed_ids) and np.isin(self.allowed_ids, banned).all():
+            some, more = self.allowed_ids[:8].tolist(), " …" if len(self.allowed_ids) > 8 else ""
+            raise InvalidRequestError(
+                f"allowed_token_ids must leave a token that neither bad_words nor min_tokens (no token that ends the "
+                f"answer) rules out, not {some}{more}",
+                "allowed_token_ids",
+            )
 
     def apply_from(self, position: int) -> bool:
         """Whether they change anything at this output position or a later one."""

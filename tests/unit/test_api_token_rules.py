@@ -58,6 +58,7 @@ def test_no_bad_word_and_none_but_allowed_tokens(app: EngineApp, path: str) -> N
         ({"allowed_token_ids": [-1]}, "allowed_token_ids[0]"),
         ({"allowed_token_ids": [256]}, "allowed_token_ids"),
         ({"allowed_token_ids": [2**80]}, "allowed_token_ids"),
+        ({"allowed_token_ids": [97], "bad_words": ["a"]}, "allowed_token_ids"),
         ({"bad_words": [""]}, "bad_words[0]"),
         ({"bad_words": "word"}, "bad_words"),
         ({"prompt_logprobs": 21}, "prompt_logprobs"),

@@ -1,6 +1,7 @@
 """What a sequence keeps for its logit rules as it grows."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from goose_ray.engine.logit_rules import LogitRules
 from goose_ray.engine.request import GenerationRequest
 from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.errors import InvalidRequestError
 
 tokens = st.lists(st.integers(0, 9), max_size=8)
 
@@ -65,6 +67,21 @@ def test_bans_hold_below_min_tokens_and_know_the_vocabulary() -> None:
     assert kept.banned_ids.tolist() == [0, 9]
     assert [kept.bans_at(position) for position in range(4)] == [True, True, False, False]
     assert [kept.apply_from(position) for position in range(4)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"bad_word_ids": ((3,), (4,), (1, 2))},
+        {"stop_token_ids": (3, 4), "min_tokens": 1},
+        {"bad_word_ids": ((4,),), "stop_token_ids": (3,), "min_tokens": 1},
+    ],
+)
+def test_rules_that_leave_no_allowed_token_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match=r"allowed_token_ids must leave a token .* not \[3, 4\]") as refused:
+        rules(SamplingParams(allowed_token_ids=(4, 3), **fields), end_ids=fields.get("stop_token_ids", ()))
+    assert refused.value.param == "allowed_token_ids"
+    assert rules(SamplingParams(allowed_token_ids=(4, 3, 5), **fields), end_ids=fields.get("stop_token_ids", ()))
 
 
 @pytest.mark.parametrize("fields", [{"presence_penalty": 0.1}, {"logit_bias": ((1, 1.0),)}])
