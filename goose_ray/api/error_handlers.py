@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from goose_ray.api.errors import ErrorReply, to_reply
 from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
 
-__all__ = ["add_error_handlers", "client_gone"]
+__all__ = ["add_error_handlers", "client_gone", "error_response"]
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +22,10 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(ClientDisconnect, client_gone)
     app.add_exception_handler(Exception, _unexpected)
+
+
+def error_response(reply: ErrorReply) -> JSONResponse:
+    return JSONResponse(reply.body(), status_code=reply.status, headers=reply.headers())
 
 
 async def client_gone(request: Request, error: Exception) -> Response:
@@ -35,12 +39,12 @@ async def _ours(request: Request, error: Exception) -> Response:
         # where an absent replica was noticed tells nobody anything, and every poll would tell it
         trace = None if isinstance(error, EngineDeadError) else error
         logger.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=trace)
-    return _response(reply)
+    return error_response(reply)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     """Starlette raises the error again once this is sent, so that it is logged with its traceback."""
-    return _response(to_reply(error))
+    return error_response(to_reply(error))
 
 
 async def _bad_query(request: Request, error: Exception) -> Response:
@@ -48,7 +52,7 @@ async def _bad_query(request: Request, error: Exception) -> Response:
         raise error
     details = error.errors()[0]
     param = str(details["loc"][-1])
-    return _response(to_reply(InvalidRequestError(f"Invalid value for '{param}': {details['msg']}", param)))
+    return error_response(to_reply(InvalidRequestError(f"Invalid value for '{param}': {details['msg']}", param)))
 
 
 async def _http(request: Request, error: Exception) -> Response:
@@ -58,7 +62,3 @@ async def _http(request: Request, error: Exception) -> Response:
     message = f"{error.detail}: {request.method} {request.url.path}"
     reply = to_reply(InvalidRequestError(message, param=None, code=None, status=error.status_code))
     return JSONResponse(reply.body(), status_code=reply.status, headers=error.headers)
-
-
-def _response(reply: ErrorReply) -> Response:
-    return JSONResponse(reply.body(), status_code=reply.status, headers=reply.headers())

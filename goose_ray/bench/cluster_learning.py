@@ -23,6 +23,7 @@ from goose.sources.registry import SourceSet
 from goose.speculator import Speculator
 from goose.tuning import TreeTuning, solve
 from goose.tuning_counts import TuningCounts
+from goose_ray.bench.bootstrap import tau_of
 from goose_ray.telemetry.starting_point import StartingPoint, joined_start, united
 from goose_ray.telemetry.warm_starts import LearnedWeights, Offer, WarmStarts
 
@@ -224,7 +225,7 @@ def _speculator(budget: int, start: CalibrationFile | None = None, *, learning_r
 
 def _start(name: str, results: Sequence[ReplayResult], steady: Sequence[ReplayResult]) -> Start:
     steps = sum(result.steps for result in results)
-    return Start(name, _tau(results), _tau(steady), _steps_to_steady(results, steady), steps)
+    return Start(name, tau_of(results), tau_of(steady), _steps_to_steady(results, steady), steps)
 
 
 def _steps_to_steady(results: Sequence[ReplayResult], steady: Sequence[ReplayResult]) -> int | None:
@@ -245,10 +246,10 @@ def _drift(mode: DriftMode, learning_rate: float, orders: Sequence[_Order], shar
     return Drift(
         mode=mode,
         learning_rate=learning_rate,
-        tau_before=_tau(early),
-        tau_first=_tau(first),
-        tau_after=_tau(late),
-        steady_tau=_tau(steady),
+        tau_before=tau_of(early),
+        tau_first=tau_of(first),
+        tau_after=tau_of(late),
+        steady_tau=tau_of(steady),
         steps_to_steady=reached[middle] if middle < len(reached) else None,
         steps_ratio=sum(order.steps for order in orders) / shared_steps,
         asked_before=_mean_offsets([order.asked_before for order in orders]),
@@ -265,13 +266,9 @@ def _points(orders: Sequence[Sequence[ReplayResult]], sign: int) -> list[DriftPo
         past = [result for order in orders for result in (order[:start] if sign > 0 else order[start:])]
         half = sum(result.steps for result in shown) / 2
         steps = sign * sum(result.steps for result in past) + half
-        points.append(DriftPoint(round(steps / len(orders)), _tau(shown)))
+        points.append(DriftPoint(round(steps / len(orders)), tau_of(shown)))
     return points
 
 
 def _mean_offsets(tunings: Sequence[TreeTuning]) -> tuple[float, ...]:
     return tuple(np.mean([tuning.offsets for tuning in tunings], axis=0).round(3).tolist())
-
-
-def _tau(results: Sequence[ReplayResult]) -> float:
-    return sum(result.committed for result in results) / sum(result.steps for result in results)

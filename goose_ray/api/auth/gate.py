@@ -14,6 +14,7 @@ from goose_ray.api.auth.allowance import Allowance
 from goose_ray.api.auth.api_key import ApiKey
 from goose_ray.api.auth.key_ring import KeyRing
 from goose_ray.api.auth.tenant import TENANT, Tenant
+from goose_ray.api.error_handlers import error_response
 from goose_ray.api.errors import ErrorReply, to_reply
 from goose_ray.errors import RateLimitedError
 
@@ -55,7 +56,7 @@ class Gate:
         try:
             tenant.allowance.enter(key)
         except RateLimitedError as error:
-            await _response(to_reply(error))(scope, receive, send)
+            await error_response(to_reply(error))(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
@@ -111,12 +112,8 @@ def _unauthorized(scope: Scope, presented: str | None) -> JSONResponse:
         else "The API key is not one of this server's"
     )
     reply = ErrorReply(status=401, message=message, type="invalid_request_error", code="invalid_api_key")
-    response = _response(reply)
+    response = error_response(reply)
     response.headers.append("WWW-Authenticate", f"Bearer {_REALM}")
     if _path(scope) == _PAGE:
         response.headers.append("WWW-Authenticate", f'Basic {_REALM}, charset="UTF-8"')
     return response
-
-
-def _response(reply: ErrorReply) -> JSONResponse:
-    return JSONResponse(reply.body(), status_code=reply.status, headers=reply.headers())
