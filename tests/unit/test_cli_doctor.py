@@ -112,6 +112,19 @@ def test_a_taken_port_may_be_the_cluster_s_own(listening: int) -> None:
     assert check_port("0.0.0.0", listening, joins_cluster=True).verdict is Verdict.WARN
 
 
+@pytest.mark.parametrize("host", ["999.1.1.1", "203.0.113.7", "no.such.host.invalid"])
+def test_an_address_of_another_machine_is_refused(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # as on a network that drops what it does not know
+    def nobody(*_: object, **__: object) -> socket.socket:
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", nobody)
+    found = check_port(host, 8000, joins_cluster=False)
+    assert found.verdict is Verdict.FAIL
+    assert f"nobody can listen on {host}:8000" in found.found
+    assert check_port(host, 8000, joins_cluster=True).verdict is Verdict.OK
+
+
 def test_a_pool_that_has_no_room_is_told_what_has(tmp_path: Path) -> None:
     too_large = GooseConfig(engine=EngineConfig(kv_cache_tokens=10**9))
     found = check_memory(too_large)

@@ -27,14 +27,19 @@ _LEAST_POOL = 64
 
 def check_port(host: str, port: int, *, joins_cluster: bool) -> Finding:
     """Whether somebody listens there: Serve's proxy would share the port with them without a word, and requests would
-    go to either. In a cluster that is joined it may be Serve itself, which then takes the new configuration.
+    go to either. In a cluster that is joined it may be Serve itself, which then takes the new configuration. And
+    whether one can listen there at all, which Serve would try for ever.
     """
     subject, asked = f"port {port}", "127.0.0.1" if host in ("0.0.0.0", "::") else host
     try:
         with socket.create_connection((asked, port), timeout=_PORT_TIMEOUT_S):
             pass
     except OSError:
-        return Finding(subject, Verdict.OK, f"free on {asked}")
+        problem = None if joins_cluster else _why_not_ours(host, port)
+        if problem is None:
+            return Finding(subject, Verdict.OK, f"free on {asked}")
+        remedy = "take 127.0.0.1, 0.0.0.0 or an address of this machine (`--host`), and a port from 1024 on (`--port`)"
+        return Finding(subject, Verdict.FAIL, f"nobody can listen on {host}:{port} here ({problem})", remedy)
     if joins_cluster:
         remedy = "fine if it is this cluster's Serve, whose applications are then replaced; else take another --port"
         return Finding(subject, Verdict.WARN, f"somebody listens on {asked}:{port}", remedy)
@@ -104,6 +109,18 @@ def check_shared_memory() -> Finding:
     if total < _SHARED_MEMORY_BYTES:
         return Finding("/dev/shm", Verdict.WARN, f"{_gib(total)}", "in a container: docker run --shm-size=2g")
     return Finding("/dev/shm", Verdict.OK, f"{_gib(total)}")
+
+
+def _why_not_ours(host: str, port: int) -> str | None:
+    """What stands against listening there; None: nothing."""
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
 
 
 def _directory(config: GooseConfig) -> Path | None:
