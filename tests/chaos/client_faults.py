@@ -93,7 +93,7 @@ async def leave_streams(stage: Stage, random: Random) -> None:
 
 async def flood(stage: Stage, random: Random) -> None:
     """More than may run and wait: whoever is let in gets the whole answer, the others are told when to come again."""
-    short = [ask for ask in traffic.ASKS if ask.body["max_tokens"] < 100]
+    short = [ask for ask in traffic.ASKS if ask.body["max_tokens"] < 50]
     asks: Sequence[Ask] = random.choices(short, k=_FLOOD)
     async with stage.http() as http:
         answers = await asyncio.gather(*(traffic.answer_to(http, stage.model, ask) for ask in asks))

@@ -45,13 +45,15 @@ class Stage:
         return [process for process in processes.find() if process.role == role]
 
     async def learn_references(self) -> None:
-        """One request at a time, undisturbed, twice: what differs from itself is no reference."""
+        """Undisturbed: one request at a time, and then all at once. What differs from itself is no reference."""
         async with self.http() as http:
             for ask in traffic.ASKS:
-                first, second = [await traffic.answer_to(http, self.model, ask) for _ in range(2)]
-                if first.end != "whole" or first.content != second.content:
-                    raise ViolationError(f"{ask.name} has no reference: {first} and {second}")
-                self._references[ask.name] = first
+                self._references[ask.name] = await traffic.answer_to(http, self.model, ask)
+            together = await asyncio.gather(*(traffic.answer_to(http, self.model, ask) for ask in traffic.ASKS))
+        for ask, second in zip(traffic.ASKS, together, strict=True):
+            first = self._references[ask.name]
+            if first.end != "whole" or first.content != second.content:
+                raise ViolationError(f"{ask.name} has no reference: {first} and {second}")
 
     def error_in(self, ask: Ask, answer: Answer, *, interrupted: bool = False) -> str | None:
         found = traffic.error_in(answer, self._references[ask.name], interrupted=interrupted)

@@ -22,11 +22,10 @@ FEW = (
     "pause a replica",
     "streams are left",
     "full disk: replicas",
-    "a flood",
-    "kill the aggregator",
-    "kill a replica",
+    "pipelined requests",
+    "pause the proxy",
+    "kill the ingress",
 )
-
 
 _START_S = 120.0
 

@@ -14,7 +14,7 @@ import httpx
 
 __all__ = ["ASKS", "Answer", "Ask", "answer_to", "error_in"]
 
-_LONG, _SHORT = 160, 24
+_LONG, _SHORT = 120, 24
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ ASKS: tuple[Ask, ...] = (
     _completion("greedy", "Once upon a time", temperature=0),
     _completion("seeded", "In the beginning", temperature=0.8, seed=7),
     _completion("plain decoding", "The quick brown fox", temperature=0.8, goose=_PLAIN),
-    _completion("two choices", "Seven days", temperature=0.9, n=2, max_tokens=100),
+    _completion("two choices", "Seven days", temperature=0.9, n=2, max_tokens=80),
     _completion("penalties", "A rose is a rose", temperature=0.7, presence_penalty=0.5, frequency_penalty=0.5),
-    _completion("grammar", "abc", temperature=0.8, structured_outputs={"regex": "([a-z]{1,8} ){30}"}),
+    _completion("grammar", "abc", temperature=0.8, structured_outputs={"regex": "([a-z]{1,8} ){20}"}),
     _completion("chain", "one fish, two fish, one fish,", temperature=0, goose={"policy": "chain"}),
     _completion("whole", "for i in range(3):", stream=False, temperature=0.6, top_p=0.9),
     _completion("short", "x = 1", stream=False, temperature=0, max_tokens=_SHORT),
