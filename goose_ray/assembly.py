@@ -70,6 +70,7 @@ def build_engine(config: GooseConfig, start: StartingPoint | None = None) -> Eng
         known = joined_start(calibration, start, vocab_size=parts.runner.spec.vocab_size)
         speculator = _new_speculator(config.engine, known)
     # Else the first request that names a policy would do it in the engine's thread, and all others would wait.
+    _logger.info("preparing the policies: they are compiled at the first start on a machine")
     speculator.prepare()
     engine = _engine(parts, speculator, config.engine, time.monotonic)
     # Nor should the first that asks for a structured output wait for what all of those share.
@@ -103,6 +104,7 @@ def load_parts(config: GooseConfig, *, clock: Callable[[], float] = time.monoton
     """
     if config.engine.num_threads is not None:
         torch.set_num_threads(config.engine.num_threads)
+    _logger.info("loading %s", config.model)
     path = resolve(config.model)
     tokenizer = load_tokenizer(path)
     runner = _local_runner(config, path) if config.tensor_parallel_size == 1 else _gang(config)
@@ -179,6 +181,7 @@ def _engine(parts: ReplicaParts, speculator: Speculator, config: EngineConfig, c
 def _measured(runner: ModelRunner, config: EngineConfig, clock: Callable[[], float]) -> CostModel | None:
     if config.budget != "auto":
         return None
+    _logger.info("measuring how long steps of each size take")
     return measure_cost(
         runner,
         max_rows=config.max_batch_rows,

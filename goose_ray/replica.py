@@ -56,6 +56,7 @@ class GooseServer:
 
     async def __init__(self, config: GooseConfig) -> None:  # type: ignore[misc]
         log_through_serve()
+        began_s = time.monotonic()
         config = config.on_node(_cpus_of_this_node())
         self._config = config
         link = AggregatorLink(self.aggregator, timeout_s=_REPORT_TIMEOUT_S)
@@ -94,6 +95,7 @@ class GooseServer:
             self._sharing.start()
         self._watch = asyncio.create_task(self._leave_when_dead())
         self._is_up = True
+        logger.info("ready after %.0f s", time.monotonic() - began_s)
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta | Failure]:
         """One item a step. Closing it cancels the request before the next step, as does the death of the caller. Our
