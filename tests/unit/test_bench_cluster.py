@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from recording_builders import looping_recording, random_recording, save_recording
 
 from goose_ray.bench.cluster_learning import DRIFT_MODES, run_start
@@ -12,9 +12,8 @@ from goose_ray.bench.cluster_load import measure_aggregator
 from goose_ray.cli.main import main
 
 
-def invoke(*args: str) -> tuple[int, str]:
-    result = CliRunner().invoke(main, ["bench", "cluster", "--replicas", "20", "--periods", "2", *args])
-    return result.exit_code, result.output
+def invoke(*args: str) -> Result:
+    return CliRunner().invoke(main, ["bench", "cluster", "--replicas", "20", "--periods", "2", *args])
 
 
 def test_reports_are_small_and_a_change_is_everywhere_within_two_periods() -> None:
@@ -39,21 +38,20 @@ def test_json_holds_all_there_is(tmp_path: Path) -> None:
         save_recording(looping_recording(f"code__{number}", period=5 + number), tmp_path)
         save_recording(random_recording(f"chat__{number}", seed=number), tmp_path)
     options = ("--recordings", str(tmp_path), "--before", "code", "--after", "chat", "--fleet", "2", "--budget", "8")
-    status, output = invoke(*options, "--json")
-    assert status == 0, output
-    found: dict[str, Any] = json.loads(output)
+    done = invoke(*options, "--json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
     assert found["aggregator"]["replicas"] == 20
     assert [start["name"] for start in found["start"]] == ["nothing", "weights", "weights and texts"]
     modes = [(drift["mode"], drift["learning_rate"]) for drift in found["drift"]]
     assert modes == [(mode, rate) for rate in (0.05, 0.0) for mode in DRIFT_MODES]
     # loops are drafted, single random tokens are not
     assert all(drift["tau_before"] > 2 * drift["tau_after"] > 0 for drift in found["drift"])
-    status, output = invoke(*options)
-    assert "tuning frozen" in output
+    assert "tuning frozen" in invoke(*options).stdout
 
 
 def test_traffic_that_is_not_there_is_named(tmp_path: Path) -> None:
     save_recording(looping_recording("code__0"), tmp_path)
-    status, output = invoke("--recordings", str(tmp_path), "--before", "code", "--after", "chat")
-    assert status == 1
-    assert "no benchmark begins with chat; there are: code" in output
+    done = invoke("--recordings", str(tmp_path), "--before", "code", "--after", "chat")
+    assert done.exit_code == 1
+    assert "no benchmark begins with chat; there are: code" in done.stderr

@@ -54,7 +54,7 @@ def test_json_names_the_first_context_and_the_long_one() -> None:
     arguments = ["bench", "draft", "--json", "--policy", "chain", "--batch", "2", "--steps", "2", "--context", "600"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 0, done.output
-    printed = json.loads(done.output)
+    printed = json.loads(done.stdout)
     assert printed["us_per_sequence"] > 0
     assert printed["us_per_sequence_32k"] is None
     assert printed["contexts"]["600"]["nodes_per_tree"] >= 1

@@ -67,7 +67,7 @@ def test_json_has_the_breakdown_of_each_budget(tmp_path: Path) -> None:
     arguments = ["bench", "host", "--json", "--sequences", "2", "--nodes", "8", "--context", "16", "--steps", "3"]
     done = CliRunner().invoke(main, [*arguments, "--model", str(tmp_path)])
     assert done.exit_code == 0, f"{done.output} {done.exception}"
-    printed = json.loads(done.output)
+    printed = json.loads(done.stdout)
     assert set(printed["budgets"]) == {"60", "auto"}
     assert printed["ms"] == max(budget["ms"] for budget in printed["budgets"].values())
     assert {"schedule", "draft", "batch", "attention", "observe", "trace"} <= set(printed["budgets"]["60"]["stages_ms"])

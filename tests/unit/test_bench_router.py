@@ -87,6 +87,6 @@ def test_on_the_shared_sessions(shared_dir: Path) -> None:
     options = ["--limit", "10", "--max-tokens", "8", "--at-once", "10", "--kv-tokens", "12288", "--context", "8192"]
     result = CliRunner().invoke(main, ["bench", "router", "--prompts", file, *options, "--json"])
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.output)
+    found: dict[str, Any] = json.loads(result.stdout)
     assert found["hit_rate_ratio"] >= 1.2
     assert found["queue_wait_p95_ratio"] <= 1.1

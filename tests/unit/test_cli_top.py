@@ -99,7 +99,7 @@ def test_once_and_as_json() -> None:
         as_json = CliRunner().invoke(main, ["top", "--url", f"{url}/", "--once", "--json"])
     assert shown.exit_code == 0, shown.output
     assert "replicas healthy" in shown.output
-    assert json.loads(as_json.output)["object"] == "goose.live"
+    assert json.loads(as_json.stdout)["object"] == "goose.live"
 
 
 def test_a_key_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,7 +161,7 @@ def test_the_command_prints_what_is_planned() -> None:
     shown = CliRunner().invoke(main, ["plan", path, "--gpu", "A100-40GB"])
     assert shown.exit_code == 0
     assert "kv is 98304 tokens of 131072 bytes" in shown.output
-    found = json.loads(CliRunner().invoke(main, ["plan", path, "--gpu", "A100-40GB", "--json"]).output)
+    found = json.loads(CliRunner().invoke(main, ["plan", path, "--gpu", "A100-40GB", "--json"]).stdout)
     assert found["fits"]
     assert [budget["sequences"] for budget in found["budgets"]] == [1, 8, 32]
     refused = CliRunner().invoke(main, ["plan", str(DEPLOYMENTS / "qwen3-32b.yaml"), "--gpu", "A100-40GB"])
