@@ -20,14 +20,22 @@ import yaml
 
 from clients.helpers import Server
 
+_IS_ON = os.environ.get("GOOSE_CLIENTS") == "1"
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _START_TIMEOUT_S = 600.0
 _STOP_TIMEOUT_S = 60.0
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In `make clients` a client that was not tried is a failure: it could not be imported, or Node is missing."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if _IS_ON and reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    if os.environ.get("GOOSE_CLIENTS") != "1":
+    if not _IS_ON:
         pytest.skip("make clients")
     goose = os.environ.get("GOOSE_BIN", str(_REPOSITORY / ".venv/bin/goose"))
     found = subprocess.run([goose, "model", "path"], capture_output=True, text=True, check=True)

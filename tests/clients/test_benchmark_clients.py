@@ -59,4 +59,4 @@ def test_guidellm(server: Server, tmp_path: Path, path: str) -> None:
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     (benchmark,) = json.loads(report.read_text())["benchmarks"]
     totals = benchmark["metrics"]["request_totals"]
-    assert (totals["successful"], totals["errored"]) == (3, 0)
+    assert (totals["successful"], totals["errored"]) == (3, 0), str(benchmark["requests"]["errored"])[:3000]
