@@ -31,6 +31,8 @@ __all__ = ["AUTOMATIC_NODES", "Speculator"]
 AUTOMATIC_NODES = 60
 # Fewer trees than this are not worth waking a thread that counts them.
 _MIN_COUNTED = 8
+# sources keep ids as 32-bit integers
+_MAX_TOKEN_ID = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -126,13 +128,21 @@ class Speculator:
         policy: str | None = None,
         budget: int | None = None,
     ) -> None:
-        """The committed tokens start as the prompt. Raises UnknownNameError, listing the known policies."""
+        """The committed tokens start as the prompt. Raises UnknownNameError, listing the known policies, and ValueError
+        for a prompt that is empty or holds what is no token id.
+        """
         self._requests.require_new(request_id)
         name = self.policy if policy is None else policy
         chosen = self._policy(name)
         prompt = np.asarray(prompt_ids, dtype=np.int64)
         if not len(prompt):
             raise ValueError(f"request {request_id!r}: prompt_ids must hold at least one token (the first anchor)")
+        least, largest = int(prompt.min()), int(prompt.max())
+        if least < 0 or largest > _MAX_TOKEN_ID:
+            wrong = least if least < 0 else largest
+            raise ValueError(
+                f"request {request_id!r}: prompt_ids must be token ids from 0 to {_MAX_TOKEN_ID}, not {wrong}"
+            )
         nodes = self.budget if budget is None else budget
         if nodes is not None and nodes < 1:
             raise ValueError(f"request {request_id!r}: budget must be at least 1 (the anchor), not {nodes}")

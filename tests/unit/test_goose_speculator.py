@@ -210,6 +210,15 @@ def test_a_refused_request_is_not_started() -> None:
     speculator.start_request("r", [1])
 
 
+@pytest.mark.parametrize("wrong", [-1, 2**31, 2**40])
+def test_what_is_no_token_id_is_refused(wrong: int) -> None:
+    # kept as 32-bit integers it would be another token, and the tree's anchor with it
+    speculator = Speculator()
+    with pytest.raises(ValueError, match=f"'r': prompt_ids must be token ids from 0 to 2147483647, not {wrong}"):
+        speculator.start_request("r", [5, wrong, 7])
+    speculator.start_request("r", [5, 2**31 - 1])
+
+
 def test_a_policy_that_raises_leaves_the_request_in_no_source() -> None:
     class Moody(ChainPolicy):
         is_moody = True
