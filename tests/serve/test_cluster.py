@@ -4,21 +4,29 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 import ray
 
+from serve.collector import CollectedSpan, Collector
 from serve.helpers import MODEL, Server, async_client, eventually
 
-# what is learned is offered soon, so that a replica that starts finds it
-ARGS = {"share_period_s": 1.0}
+COLLECTOR = Collector()
+# What is learned is offered soon, so that a replica that starts finds it. No trace begins here: others' are kept.
+ARGS = {"share_period_s": 1.0, "tracing_endpoint": COLLECTOR.url, "tracing_sample": 0.0}
 # fixed: nothing is measured when a replica starts
 ENGINE = {"budget": 16}
 SERVER = {"autoscaling_config": {"min_replicas": 2, "max_replicas": 2, "target_ongoing_requests": 8}}
 
 PROMPTS = ("Count from one to ten.", "List the days of the week.", "Say hello three times.")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collecting() -> Iterator[None]:
+    with COLLECTOR.collecting():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -137,6 +145,35 @@ def test_a_conversation_returns_to_the_replica_that_knows_it(server: Server) -> 
             last = answer["usage"]["prompt_tokens"]
             reply = answer["choices"][0]["message"]["content"]
             messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": "And then?"}]
+
+
+def test_a_client_s_trace_goes_through_ingress_and_replica_to_a_collector(server: Server) -> None:
+    trace, client = os.urandom(16).hex(), os.urandom(8).hex()
+    messages = [{"role": "user", "content": PROMPTS[0]}]
+    body = {"model": MODEL, "messages": messages, "max_tokens": 8, "ignore_eos": True, "stream": True}
+    headers = {"traceparent": f"00-{trace}-{client}-01"}
+    server.chat(PROMPTS[1], max_tokens=2)
+    with server.http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
+        assert "[DONE]" in response.read().decode()
+    names = {"POST /v1/chat/completions", "generate", "queue", "prefill", "decode", "stream"}
+    eventually(lambda: len(COLLECTOR.trace(trace)) >= len(names), within_s=60, what="all spans of the request")
+    spans: dict[str, CollectedSpan] = {span.name: span for span in COLLECTOR.trace(trace)}
+    assert spans.keys() == names
+    assert len(COLLECTOR.trace(trace)) == len(names)
+    post, generate = spans["POST /v1/chat/completions"], spans["generate"]
+    assert post.parent_id == client
+    assert {spans[name].parent_id for name in ("generate", "stream")} == {post.span_id}
+    assert {spans[name].parent_id for name in ("queue", "prefill", "decode")} == {generate.span_id}
+    # two processes, which tell their clocks alike on one machine
+    replica = generate.resource["service.instance.id"]
+    assert replica in replicas_behind_the_router(server)
+    assert post.resource["service.instance.id"] != replica
+    times = [post.start_ns, generate.start_ns, *(spans[name].end_ns for name in ("queue", "prefill", "decode"))]
+    assert times == sorted(times)
+    assert generate.end_ns <= post.end_ns
+    assert generate.attributes["gen_ai.usage.output_tokens"] == 8
+    # who comes without a trace is not traced at this sample
+    assert {span.trace_id for span in COLLECTOR.spans} == {trace}
 
 
 def test_a_killed_aggregator_is_replaced_and_whole_again(server: Server) -> None:
