@@ -24,8 +24,8 @@ __all__ = ["reason_of", "run"]
 _NAMESPACE = "serve"
 _LOOK_EVERY_S = 0.5
 _CONNECT_TIMEOUT_S = 2.0
-# Serve's controller reads it, which inherits it from here if Ray starts here. By default a replica that no longer answers
-# is given the time of the longest answer to end by itself; what it was answering waits as long.
+# Serve's controller reads it, which inherits it from here if Ray starts here. By default a replica that no longer
+# answers is given the time of the longest answer to end by itself; what it was answering waits as long.
 _END_WHO_DOES_NOT_ANSWER = "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS"
 
 
