@@ -10,7 +10,15 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
-from ray.exceptions import RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
@@ -35,6 +43,9 @@ _MOST_RUNS = 8
 # Control calls wait for a free slot of the replica as requests do; a replica that is full is reported from memory.
 _CONTROL_TIMEOUT_S = 1.0
 _DEFAULT_RETRY_AFTER_S = 1.0
+# What Ray says where a process or a machine is gone, or what it had answered with it. Its memory monitor's kills are no
+# RayActorError.
+_LOST = (NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, WorkerCrashedError)
 # A call that has waited for its first item for so long looks whether it waits in vain, and again after as long.
 _LOOK_EVERY_S = 5.0
 
@@ -185,7 +196,7 @@ def _as_ours(error: Exception) -> GooseRayError:
         return OverloadedError("all replicas are busy and the queue is full; try again later", retry_after_s)
     if isinstance(error, DeploymentUnavailableError):
         return EngineDeadError("no replica is running")
-    if isinstance(error, RayActorError):
+    if isinstance(error, _LOST):
         return _ReplicaLostError("the replica died while it worked on this request")
     if isinstance(error, RayTaskError) and isinstance(error.cause, GooseRayError):
         return error.cause

@@ -5,12 +5,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    NodeDiedError,
+    OutOfMemoryError,
+    OwnerDiedError,
+    RayTaskError,
+    WorkerCrashedError,
+)
 
 from goose_ray.api.calls import Delta, Failure, GenerateCall, PromptInfo
 from goose_ray.api.serve_backend import ServeBackend
 from goose_ray.engine.sampling_params import SamplingParams
-from goose_ray.errors import EngineDeadError, OverloadedError
+from goose_ray.errors import EngineDeadError, GooseRayError, OverloadedError
 
 CALL = GenerateCall(request_id="r", prompt="a", sampling=SamplingParams(max_tokens=9), clip_max_tokens=False)
 END = Delta(text="", token_ids=(), finish_reason="length")
@@ -76,6 +84,28 @@ def test_an_answer_goes_on_as_long_as_each_replica_brings_it_further() -> None:
     )
     assert answer_of(handle) == "1234"
     assert [call.committed_ids for call in handle.calls] == [(), (1,), (1, 2), (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        ActorUnavailableError("away", None),
+        NodeDiedError("gone"),
+        OutOfMemoryError("killed by Ray's memory monitor"),
+        OwnerDiedError("00", None, ""),
+        WorkerCrashedError(),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_however_ray_says_that_a_replica_is_gone_another_one_goes_on(lost: Exception) -> None:
+    assert answer_of(Handle([said(1), lost], [said(1), said(2), END])) == "12"
+
+
+def test_an_exception_of_the_replica_is_no_loss_of_it() -> None:
+    handle = Handle([RayTaskError("generate", "a traceback", ZeroDivisionError())], [said(1), END])
+    with pytest.raises(GooseRayError, match="the replica failed"):
+        answer_of(handle)
+    assert len(handle.calls) == 1
 
 
 @pytest.mark.parametrize("first", [[ActorDiedError()], [said(1), ActorDiedError()]])
