@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from goose.policies.registry import POLICIES
+from goose_ray.config_problem import first_problem
 from goose_ray.errors import ConfigError
 
 __all__ = ["EMBEDDED_MODEL", "EngineConfig", "GooseConfig", "cache_dir"]
@@ -229,11 +230,8 @@ class GooseConfig(BaseModel):
         try:
             config = cls.model_validate({**_standard_environment(), **args, **_from_environment()})
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join(map(str, first["loc"]))
             # a secret that came to the wrong place must not come to the log too
-            shown = "" if field == "api_key_sha256" else f", not {first['input']!r}"
-            raise ConfigError(f"{field}: {first['msg']}{shown}" if field else first["msg"]) from None
+            raise ConfigError(first_problem(error, cls, secrets=("api_key_sha256",))) from None
         config.engine.check_choices()
         if config.tracing_endpoint is not None and not _has_exporter():
             raise ConfigError("tracing_endpoint: needs the extra tracing (pip install 'goose-ray[tracing]')")

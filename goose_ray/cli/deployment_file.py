@@ -52,10 +52,20 @@ class DeploymentFile:
     def __init__(self, name: str | None = None) -> None:
         self.path = _find(name or _DEFAULT)
         try:
-            self._document: dict[str, Any] = yaml.safe_load(self.path.read_text(encoding="utf-8"))
-            (self._application,) = [one for one in self._document["applications"] if one.get("import_path") == _BUILDER]
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ConfigError(f"{self.path} is no Serve config with one application of {_BUILDER}: {error}") from error
+            document: Any = yaml.safe_load(self.path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise self._wrong(str(error)) from error
+        applications = document.get("applications") if isinstance(document, dict) else None
+        if not isinstance(applications, list):
+            raise self._wrong("it has no list of `applications`")
+        ours = [one for one in applications if isinstance(one, dict) and one.get("import_path") == _BUILDER]
+        if len(ours) != 1:
+            raise self._wrong(f"its `applications` have {len(ours)} of them")
+        self._document: dict[str, Any] = document
+        self._application: dict[str, Any] = ours[0]
+
+    def _wrong(self, problem: str) -> ConfigError:
+        return ConfigError(f"{self.path} is no Serve config with one application of {_BUILDER}: {problem}")
 
     def change(self, changes: Changes) -> None:
         """A model of another name takes the file's `served_model_name` away, unless that is changed too: it would

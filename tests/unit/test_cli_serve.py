@@ -173,6 +173,24 @@ def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
         assert str(named) in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "it has no list of `applications`"),
+        ("- 1", "it has no list of `applications`"),
+        ("applications: 1", "it has no list of `applications`"),
+        ("applications: [1]", "its `applications` have 0 of them"),
+        ("a:\n\tb", "character '\\t'"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text: str, problem: str) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(text)
+    result = serve("--config", other, "--print-config")
+    assert result.exit_code == 1
+    assert problem in result.stderr
+
+
 def test_a_cluster_that_died_is_named_with_the_remedy(no_cluster: Path, free_port: int) -> None:
     address_file = no_cluster / "ray_current_cluster"
     address_file.write_text(f"127.0.0.1:{free_port}")
