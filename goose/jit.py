@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["jit", "needs_compilation", "prefetch", "writable"]
+__all__ = ["inlined", "jit", "needs_compilation", "prefetch", "writable"]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -31,17 +31,26 @@ def jit(function: FunctionT) -> FunctionT:
 
     It runs without the interpreter's lock: what it changes, no other thread may touch meanwhile.
     """
-    if numba is None:
-        return function
-    compiled: FunctionT = numba.njit(nogil=True, error_model="numpy", _nrt=False)(function)
-    _keep_on_disk(compiled)
-    return compiled
+    return function if numba is None else _compiled(function)
+
+
+def inlined(function: FunctionT) -> FunctionT:
+    """Like `jit`, and put into whatever calls it: handing over a workspace takes as many moves as its arrays have
+    fields, some four hundred.
+    """
+    return function if numba is None else _compiled(function, forceinline=True)
 
 
 def needs_compilation(function: Callable[..., Any]) -> bool:
     """Whether `jit` will compile `function` at its next call. Never where numba is missing or told not to compile."""
     signatures: list[object] | None = getattr(function, "signatures", None)
     return signatures is not None and not signatures
+
+
+def _compiled(function: FunctionT, **options: bool) -> FunctionT:
+    compiled: FunctionT = numba.njit(nogil=True, error_model="numpy", _nrt=False, **options)(function)
+    _keep_on_disk(compiled)
+    return compiled
 
 
 def _keep_on_disk(compiled: Any) -> None:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from goose.anisotropic.recent import ask_last_place
 from goose.anisotropic.successors import FIRST_ENTRY, NUM_ENTRIES, is_at
 from goose.anisotropic.texts import NUM_SUCCESSORS, followed_at, row_rest_at
 from goose.anisotropic.usual import NUM_USUAL
@@ -36,7 +37,7 @@ from goose.anisotropic.workspace import (
     TRIPLE_KEY,
     TRIPLE_PLACE,
 )
-from goose.jit import jit
+from goose.jit import inlined, jit
 
 __all__ = ["CONTEXT", "POOL", "TRANSITIONS", "Evidence", "gather_candidates"]
 
@@ -74,7 +75,7 @@ class Evidence(NamedTuple):
     usual: int
 
 
-@jit
+@inlined
 def gather_candidates(
     records: NDArray[np.int32],
     rows: NDArray[np.int32],
@@ -89,6 +90,8 @@ def gather_candidates(
     num_occurrences: NDArray[np.int32],
     candidates: NDArray[np.int32],
     stamps: NDArray[np.int64],
+    recent: NDArray[np.int32],
+    slot: int,
     end: int,
     node: int,
     expansion: int,
@@ -113,7 +116,7 @@ def gather_candidates(
     latest = -1
     for i in range(num_own):
         position, length = int(own[expansion, i, AT]), int(own[expansion, i, LENGTH])
-        candidate = _candidate(candidates, stamps, int(own[expansion, i, NEXT]), CONTEXT)
+        candidate = _candidate(candidates, stamps, recent, slot, int(own[expansion, i, NEXT]), CONTEXT)
         if candidate < 0:
             continue
         if 2 * length >= longest_own:
@@ -127,7 +130,7 @@ def gather_candidates(
                 candidates[candidate, OWN_FOLLOWED] = followed_at(records, position)
     for i in range(num_pool):
         position, length = int(pool[expansion, i, AT]), int(pool[expansion, i, LENGTH])
-        candidate = _candidate(candidates, stamps, int(pool[expansion, i, NEXT]), POOL)
+        candidate = _candidate(candidates, stamps, recent, slot, int(pool[expansion, i, NEXT]), POOL)
         if candidate < 0:
             continue
         if 2 * length >= longest_pool:
@@ -156,7 +159,7 @@ def gather_candidates(
             successor = int(triples[triple_row, entry])
             if successor == 0:
                 break
-            candidate = _candidate(candidates, stamps, successor >> 10, TRANSITIONS)
+            candidate = _candidate(candidates, stamps, recent, slot, successor >> 10, TRANSITIONS)
             if candidate >= 0:
                 candidates[candidate, IN_TRIPLE] = successor >> 5 & 31
     if place >= 0:
@@ -164,13 +167,13 @@ def gather_candidates(
             successor = int(rows[place, rank])
             if successor >> 5 & 31 < _MIN_BUCKET:
                 break
-            candidate = _candidate(candidates, stamps, successor >> 10, TRANSITIONS)
+            candidate = _candidate(candidates, stamps, recent, slot, successor >> 10, TRANSITIONS)
             if candidate >= 0:
                 candidates[candidate, IN_PLACE] = successor >> 5 & 31
     if pair_row >= 0:
-        _read_record(pairs, pair_row, candidates, stamps, IN_PAIR, IN_PAIR_MEAN)
+        _read_record(pairs, pair_row, candidates, stamps, recent, slot, IN_PAIR, IN_PAIR_MEAN)
     if token_row >= 0:
-        _read_record(tokens, token_row, candidates, stamps, IN_TOKEN, IN_TOKEN_MEAN)
+        _read_record(tokens, token_row, candidates, stamps, recent, slot, IN_TOKEN, IN_TOKEN_MEAN)
     if token_row >= 0 or (place >= 0 and longest_own >= _HELD_MATCH):
         usual = -1
     if usual >= 0:
@@ -178,7 +181,7 @@ def gather_candidates(
             successor = int(usual_tokens[usual, entry])
             if successor == 0:
                 break
-            candidate = _candidate(candidates, stamps, successor >> 10, TRANSITIONS)
+            candidate = _candidate(candidates, stamps, recent, slot, successor >> 10, TRANSITIONS)
             if candidate >= 0:
                 candidates[candidate, IN_USUAL] = successor >> 5 & 31
     return Evidence(
@@ -198,7 +201,14 @@ def gather_candidates(
 
 
 @jit
-def _candidate(candidates: NDArray[np.int32], stamps: NDArray[np.int64], token: int, source: int) -> int:
+def _candidate(
+    candidates: NDArray[np.int32],
+    stamps: NDArray[np.int64],
+    recent: NDArray[np.int32],
+    slot: int,
+    token: int,
+    source: int,
+) -> int:
     """The candidate of that token, a new one if need be, credited to a source; -1 without a token or a place."""
     if token < 0:
         return -1
@@ -222,6 +232,7 @@ def _candidate(candidates: NDArray[np.int32], stamps: NDArray[np.int64], token: 
         candidates[count, column] = 0
     candidates[count, ID] = token
     candidates[count, SOURCE] = source
+    ask_last_place(recent, slot, token)
     return count
 
 
@@ -231,6 +242,8 @@ def _read_record(
     row: int,
     candidates: NDArray[np.int32],
     stamps: NDArray[np.int64],
+    recent: NDArray[np.int32],
+    slot: int,
     in_row: int,
     in_mean: int,
 ) -> None:
@@ -238,7 +251,7 @@ def _read_record(
         successor = int(table[row, entry])
         if successor & 1023 == 0:
             continue
-        candidate = _candidate(candidates, stamps, successor >> 10, TRANSITIONS)
+        candidate = _candidate(candidates, stamps, recent, slot, successor >> 10, TRANSITIONS)
         if candidate >= 0:
             candidates[candidate, in_row] = successor >> 5 & 31
             candidates[candidate, in_mean] = successor & 31

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from goose.anisotropic.successors import is_filed, learn_row, look_ahead, row_to_buckets
 from goose.anisotropic.texts import NO_TOKEN, NUM_SUCCESSORS, ROW_MARKS, TEXT_TOKEN, Texts, packed, set_followed
 from goose.anisotropic.workspace import NUM_AHEAD, Memory, Requests, Workspace
-from goose.jit import jit
+from goose.jit import inlined, jit
 
 __all__ = ["add_rows"]
 
@@ -74,7 +74,7 @@ def add_rows(
         )
 
 
-@jit
+@inlined
 def _set_row(texts: Texts, position: int, ids: NDArray[np.int64], buckets: NDArray[np.uint8], rest: int) -> None:
     for rank in range(NUM_SUCCESSORS):
         bucket = int(buckets[rank])

@@ -33,7 +33,7 @@ from goose.anisotropic.workspace import (
     Requests,
     Workspace,
 )
-from goose.jit import jit
+from goose.jit import inlined, jit
 
 __all__ = ["expand", "learn"]
 
@@ -48,7 +48,7 @@ _MAX_LOGIT = 80.0
 _SUPPORT = 5
 
 
-@jit
+@inlined
 def expand(memory: Memory, requests: Requests, work: Workspace, slot: int, node: int, expansion: int) -> Evidence:
     """Fills the expansion of a node, and candidates, logits and odds; the last odds are the sum of all."""
     work.nodes[node, EXPANSION] = expansion
@@ -85,6 +85,8 @@ def expand(memory: Memory, requests: Requests, work: Workspace, slot: int, node:
         work.num_occurrences,
         work.candidates,
         work.stamps,
+        requests.recent,
+        slot,
         end,
         node,
         expansion,
@@ -115,7 +117,7 @@ def _set_odds(logits: NDArray[np.float64], odds: NDArray[np.float64], count: int
     odds[MAX_CANDIDATES] = total
 
 
-@jit
+@inlined
 def learn(
     memory: Memory,
     requests: Requests,

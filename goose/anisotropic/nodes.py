@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from goose.anisotropic.hashing import ngram_hash
 from goose.anisotropic.successors import Successors, locate_pair, locate_token, locate_triple
-from goose.anisotropic.texts import NO_TOKEN, OWN_LINKS, TEXT_TOKEN, Texts
+from goose.anisotropic.texts import NO_TOKEN, OWN_LINKS, TEXT_TOKEN, Texts, prefetch_around, prefetch_row
 from goose.anisotropic.workspace import (
     AT,
     BEFORE,
@@ -32,7 +32,7 @@ from goose.anisotropic.workspace import (
 )
 from goose.jit import jit, prefetch
 
-__all__ = ["add_node", "place_anchor", "prefetch_further", "prefetch_inherited", "prefetch_occurrences"]
+__all__ = ["add_node", "locate", "place_anchor", "prefetch_further", "prefetch_inherited", "prefetch_occurrences"]
 
 
 @jit
@@ -52,21 +52,13 @@ def place_anchor(
     nodes[node, TWICE_BEFORE] = texts.records[end - 2, TEXT_TOKEN] if end - 2 >= start else NO_TOKEN
     nodes[node, PARENT] = -1
     nodes[node, DEPTH] = nodes[node, SOURCES] = nodes[node, SELECTED] = 0
-    _locate(texts, successors, nodes, node, owner, scope)
+    nodes[node, TOKEN_PLACE] = -1
+    locate(texts, successors, nodes, node, owner, scope)
 
 
 @jit
-def add_node(
-    texts: Texts,
-    successors: Successors,
-    nodes: NDArray[np.int32],
-    node: int,
-    parent: int,
-    token: int,
-    sources: int,
-    owner: int,
-    scope: int,
-) -> None:
+def add_node(nodes: NDArray[np.int32], node: int, parent: int, token: int, sources: int) -> None:
+    """To be located before it is expanded."""
     nodes[node, TOKEN] = token
     nodes[node, BEFORE] = nodes[parent, TOKEN]
     nodes[node, TWICE_BEFORE] = nodes[parent, BEFORE]
@@ -74,11 +66,14 @@ def add_node(
     nodes[node, DEPTH] = nodes[parent, DEPTH] + 1
     nodes[node, SOURCES] = sources
     nodes[node, SELECTED] = 0
-    _locate(texts, successors, nodes, node, owner, scope)
+    nodes[node, TOKEN_PLACE] = -1
 
 
 @jit
-def _locate(texts: Texts, successors: Successors, nodes: NDArray[np.int32], node: int, owner: int, scope: int) -> None:
+def locate(texts: Texts, successors: Successors, nodes: NDArray[np.int32], node: int, owner: int, scope: int) -> None:
+    """Finds the places of a node in the index and in the tables, if they are not known, and asks for what is there."""
+    if nodes[node, TOKEN_PLACE] >= 0:
+        return
     a, b, c = int(nodes[node, TOKEN]), int(nodes[node, BEFORE]), int(nodes[node, TWICE_BEFORE])
     place, key = locate_token(a, scope)
     nodes[node, TOKEN_PLACE], nodes[node, TOKEN_KEY] = place, key
@@ -106,8 +101,8 @@ def _locate(texts: Texts, successors: Successors, nodes: NDArray[np.int32], node
 def prefetch_occurrences(texts: Texts, nodes: NDArray[np.int32], node: int) -> None:
     """Asks for what a search below the anchor will compare first, where the index names it already."""
     if nodes[node, OWN_CODE] >= 0:
-        prefetch(texts.records, max(0, int(texts.own_heads[1, int(nodes[node, OWN_CODE])]) - 1), 0)
-        prefetch(texts.records, max(0, int(texts.pool_heads[0, int(nodes[node, POOL_CODE])]) - 1), 0)
+        prefetch_around(texts.records, int(texts.own_heads[1, int(nodes[node, OWN_CODE])]) - 1)
+        prefetch_around(texts.records, int(texts.pool_heads[0, int(nodes[node, POOL_CODE])]) - 1)
 
 
 @jit
@@ -115,19 +110,16 @@ def prefetch_further(texts: Texts, nodes: NDArray[np.int32], node: int) -> None:
     """Asks for what comes after that: the row at the latest occurrence, and the occurrence before it."""
     if nodes[node, OWN_CODE] >= 0:
         at = max(0, int(texts.own_heads[1, int(nodes[node, OWN_CODE])]) - 1)
-        prefetch(texts.rows, at, 0)
-        prefetch(texts.records, max(0, int(texts.records[at, OWN_LINKS + 1]) - 1), 0)
+        prefetch_row(texts.rows, at)
+        prefetch_around(texts.records, int(texts.records[at, OWN_LINKS + 1]) - 1)
 
 
 @jit
-def prefetch_inherited(
-    texts: Texts, nodes: NDArray[np.int32], own: NDArray[np.int32], num_own: int, above: int, token: int
-) -> None:
+def prefetch_inherited(texts: Texts, occurrences: NDArray[np.int32], count: int, token: int) -> None:
     """Asks for the text behind the occurrences of a node's parent that go on with the node's token."""
-    for i in range(min(num_own, 4)):
-        if own[above, i, NEXT] == token:
-            at = int(own[above, i, AT])
+    for i in range(min(count, 4)):
+        if occurrences[i, NEXT] == token:
             # Near the end of the text this may be a place of the path, behind all text.
-            at = min(at + 2, texts.records.shape[0] - 1)
+            at = min(int(occurrences[i, AT]) + 2, texts.records.shape[0] - 1)
             prefetch(texts.records, at, 0)
-            prefetch(texts.rows, at - 1, 0)
+            prefetch_row(texts.rows, at - 1)

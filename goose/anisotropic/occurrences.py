@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.hashing import ngram_hash
-from goose.anisotropic.texts import NO_TOKEN, OWN_LINKS, POOL_LINKS, TEXT_SCOPE, TEXT_TOKEN, Texts
+from goose.anisotropic.texts import NO_TOKEN, OWN_LINKS, POOL_LINKS, TEXT_SCOPE, TEXT_TOKEN, Texts, prefetch_around
 from goose.anisotropic.workspace import (
     AT,
     BEFORE,
@@ -29,7 +29,7 @@ from goose.anisotropic.workspace import (
     Requests,
     Workspace,
 )
-from goose.jit import jit, prefetch
+from goose.jit import inlined, jit, prefetch
 
 __all__ = ["ask_at_anchor", "begin_asking", "find_at_anchor", "find_below", "go_on_asking"]
 
@@ -106,8 +106,7 @@ def begin_asking(texts: Texts, cursors: NDArray[np.int64]) -> None:
     for tier in range(2):
         cursors[3 + tier] = int(texts.pool_heads[tier, cursors[3 + tier]]) - 1
     for chain in range(5):
-        if cursors[chain] >= 0:
-            prefetch(texts.records, cursors[chain], 0)
+        prefetch_around(texts.records, cursors[chain])
 
 
 @jit
@@ -118,8 +117,7 @@ def go_on_asking(texts: Texts, cursors: NDArray[np.int64]) -> None:
         if cursors[chain] >= 0:
             # Links of own and of pooled occurrences follow each other in a record.
             cursors[chain] = int(texts.records[cursors[chain], OWN_LINKS + chain]) - 1
-            if cursors[chain] >= 0:
-                prefetch(texts.records, cursors[chain], 0)
+            prefetch_around(texts.records, cursors[chain])
 
 
 @jit
@@ -197,7 +195,7 @@ def find_at_anchor(memory: Memory, requests: Requests, work: Workspace, slot: in
     found[0] = 1 + num_own + 32 * count
 
 
-@jit
+@inlined
 def find_below(
     records: NDArray[np.int32],
     own_heads: NDArray[np.int32],

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.workspace import NUM_RECENT, RECENT_BITS
-from goose.jit import jit
+from goose.jit import jit, prefetch
 
-__all__ = ["last_place", "note_place"]
+__all__ = ["ask_last_place", "last_place", "note_place"]
 
 _PLACE_MASK = (1 << RECENT_BITS) - 1
 _TOKEN_BITS = NUM_RECENT.bit_length() - 1
@@ -21,6 +21,12 @@ def note_place(recent: NDArray[np.int32], slot: int, token: int, place: int) -> 
     """`place`: number of tokens before it in the request's text; beyond 2^22 nothing is noted."""
     if place < _PLACE_MASK:
         recent[slot, token & (NUM_RECENT - 1)] = (token >> _TOKEN_BITS & 511) << RECENT_BITS | (place + 1)
+
+
+@jit
+def ask_last_place(recent: NDArray[np.int32], slot: int, token: int) -> None:
+    """Asks for what `last_place` will read."""
+    prefetch(recent, slot, token & (NUM_RECENT - 1))
 
 
 @jit

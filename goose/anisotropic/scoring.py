@@ -32,7 +32,7 @@ from goose.anisotropic.workspace import (
     POOL_VOTES,
     SUPPORT_BIAS,
 )
-from goose.jit import jit
+from goose.jit import inlined, jit
 
 __all__ = ["candidate_features", "none_features", "score"]
 
@@ -104,7 +104,7 @@ def _frame(
     )
 
 
-@jit
+@inlined
 def score(
     weights: NDArray[np.float64],
     tokens: NDArray[np.int32],

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.model import expand, learn
-from goose.anisotropic.nodes import add_node, place_anchor, prefetch_occurrences
+from goose.anisotropic.nodes import add_node, locate, place_anchor, prefetch_occurrences
 from goose.anisotropic.occurrences import ask_at_anchor, begin_asking, go_on_asking
 from goose.anisotropic.recent import note_place
 from goose.anisotropic.texts import (
@@ -16,7 +16,7 @@ from goose.anisotropic.texts import (
     index_position,
     set_followed,
 )
-from goose.anisotropic.tree import begin_tree, grow_tree, prefetch_growth, prefetch_growth_further
+from goose.anisotropic.tree import begin_tree, grow_tree, locate_growth, prefetch_growth, prefetch_growth_further
 from goose.anisotropic.workspace import (
     DEPTH,
     ID,
@@ -41,7 +41,7 @@ from goose.anisotropic.workspace import (
     Requests,
     Workspace,
 )
-from goose.jit import jit
+from goose.jit import inlined, jit
 
 __all__ = ["build_trees", "commit_tokens", "learn_paths", "move_text"]
 
@@ -110,6 +110,7 @@ def build_trees(
                     stops,
                 ):
                     num_growing += 1
+                    locate_growth(memory, requests, work, lane, slots[i])
                 else:
                     work.growth[lane, IS_GROWING] = 0
         for lane in range(num_trees):
@@ -172,7 +173,7 @@ def learn_paths(
             _learn_path(memory, requests, work, i % NUM_LANES, slots[i], chosen[starts[i] : starts[i + 1]], rate)
 
 
-@jit
+@inlined
 def _place_path(
     memory: Memory, requests: Requests, work: Workspace, lane: int, slot: int, chosen: NDArray[np.int64]
 ) -> None:
@@ -181,10 +182,11 @@ def _place_path(
     owner, scope = requests.owners[slot], requests.scopes[slot]
     place_anchor(texts, successors, nodes, anchor, requests.starts[slot], requests.ends[slot], owner, scope)
     for k in range(min(len(chosen), MAX_TREE_NODES) - 1):
-        add_node(texts, successors, nodes, anchor + k + 1, anchor + k, chosen[k], 0, owner, scope)
+        add_node(nodes, anchor + k + 1, anchor + k, chosen[k], 0)
+        locate(texts, successors, nodes, anchor + k + 1, owner, scope)
 
 
-@jit
+@inlined
 def _learn_path(
     memory: Memory, requests: Requests, work: Workspace, lane: int, slot: int, chosen: NDArray[np.int64], rate: float
 ) -> None:
@@ -228,7 +230,7 @@ def commit_tokens(
         _commit(memory, requests, slots[i], token_ids[starts[i] : starts[i + 1]])
 
 
-@jit
+@inlined
 def _commit(memory: Memory, requests: Requests, slot: int, token_ids: NDArray[np.int64]) -> None:
     texts = memory.texts
     start, owner, scope = requests.starts[slot], requests.owners[slot], requests.scopes[slot]

@@ -19,7 +19,7 @@ from goose.anisotropic.features import probability_bucket
 from goose.anisotropic.hashing import extended, seeded
 from goose.anisotropic.texts import MAX_TOKEN, NUM_SUCCESSORS, aligned_zeros, packed, unpacked_id
 from goose.anisotropic.usual import Usual, learn_usual, new_usual
-from goose.jit import jit, prefetch
+from goose.jit import inlined, jit, prefetch
 
 __all__ = [
     "FIRST_ENTRY",
@@ -108,7 +108,7 @@ def is_at(records: NDArray[np.int32], row: int, key: int) -> bool:
     return bool(row >= 0 and records[row, _KEY] == key)
 
 
-@jit
+@inlined
 def look_ahead(successors: Successors, a: int, b: int, scope: int, committed: bool, places: NDArray[np.int64]) -> None:
     """Fills `places` [4] for `is_filed` with rows and keys of the records of token `a`, and of `a` behind `b` (-1:
     none), and asks for what that will read; if `committed`, for what `learn_row` will."""
@@ -157,7 +157,7 @@ def row_to_buckets(ids: NDArray[np.int64], probs: NDArray[np.float32], buckets: 
     return probability_bucket(1.0 - total)
 
 
-@jit
+@inlined
 def learn_row(
     successors: Successors,
     a: int,
@@ -221,7 +221,7 @@ def _write_row(record: NDArray[np.int32], ids: NDArray[np.int64], buckets: NDArr
     return count
 
 
-@jit
+@inlined
 def _file(
     records: NDArray[np.int32],
     all_means: NDArray[np.float32],

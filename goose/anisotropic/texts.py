@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from goose.anisotropic.features import NOT_IN_ROW
 from goose.anisotropic.hashing import ngram_hash
-from goose.jit import jit
+from goose.jit import inlined, jit, prefetch
 
 __all__ = [
     "MAX_TOKEN",
@@ -30,6 +30,8 @@ __all__ = [
     "index_position",
     "new_texts",
     "packed",
+    "prefetch_around",
+    "prefetch_row",
     "resized",
     "row_rest_at",
     "set_followed",
@@ -113,7 +115,7 @@ def unpacked_id(successor: int) -> int:
     return successor >> 10
 
 
-@jit
+@inlined
 def index_position(texts: Texts, position: int, start: int, owner: int, scope: int, own: bool, pooled: bool) -> None:
     """Makes the n-grams that end at `position` findable, once the token behind it is known.
 
@@ -165,6 +167,21 @@ def set_followed(texts: Texts, position: int) -> None:
             bucket = successor >> 5 & 31
             break
     texts.records[position, ROW_MARKS] = rest + 32 * bucket
+
+
+@jit
+def prefetch_around(records: NDArray[np.int32], position: int) -> None:
+    """Asks for a position with those before and behind it, which lie in two cache lines."""
+    if position > 0:
+        prefetch(records, position - 1, 0)
+        prefetch(records, min(position + 1, records.shape[0] - 1), 0)
+
+
+@jit
+def prefetch_row(rows: NDArray[np.int32], position: int) -> None:
+    """A row may begin in one cache line and end in the next."""
+    prefetch(rows, position, 0)
+    prefetch(rows, position, NUM_SUCCESSORS - 1)
 
 
 @jit

@@ -11,11 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.anisotropic.model import expand
-from goose.anisotropic.nodes import add_node, place_anchor, prefetch_further, prefetch_inherited, prefetch_occurrences
+from goose.anisotropic.nodes import (
+    add_node,
+    locate,
+    place_anchor,
+    prefetch_further,
+    prefetch_inherited,
+    prefetch_occurrences,
+)
 from goose.anisotropic.workspace import (
     DEPTH,
     EXPANSION,
     ID,
+    IS_GROWING,
     LOWEST,
     MAX_CANDIDATES,
     MAX_NODES,
@@ -36,12 +44,21 @@ from goose.anisotropic.workspace import (
     Requests,
     Workspace,
 )
-from goose.jit import jit
+from goose.jit import inlined, jit
 
-__all__ = ["MIN_PATH_PROBABILITY", "begin_tree", "grow_tree", "prefetch_growth", "prefetch_growth_further"]
+__all__ = [
+    "MIN_PATH_PROBABILITY",
+    "begin_tree",
+    "grow_tree",
+    "locate_growth",
+    "prefetch_growth",
+    "prefetch_growth_further",
+]
 
 # A node less likely than this is not worth verifying, however empty the tree.
 MIN_PATH_PROBABILITY = 0.002
+# Entries at the head of the queue whose places are known: the next node, and those of which one comes after it.
+_NUM_LOCATED = 3
 # Path probabilities are counted by the exponent and first two bits of their floating point number: places of a tally.
 _SHIFT = 50
 _LOWEST_CODE = (1023 << 2) - NUM_TALLIES + 1
@@ -65,7 +82,7 @@ def begin_tree(memory: Memory, requests: Requests, work: Workspace, lane: int, s
     growth[NUM_QUEUED] = _push(work.queue_probs[lane], work.queue_nodes[lane], 0, 1.0, anchor)
 
 
-@jit
+@inlined
 def grow_tree(
     memory: Memory,
     requests: Requests,
@@ -99,7 +116,6 @@ def grow_tree(
     found = expand(memory, requests, work, slot, node, lane * MAX_TREE_NODES + growth[NUM_EXPANDED])
     growth[NUM_EXPANDED] += 1
     first, num_nodes = lane * MAX_NODES, growth[NUM_NODES]
-    owner, scope = requests.owners[slot], requests.scopes[slot]
     # No node below the cut can be among the `floor` best: so many above it are known.
     cut, tallies, lowest, num_above = work.cuts[lane], work.tallies[lane], growth[LOWEST], growth[NUM_ABOVE]
     least = threshold if num_selected >= floor else min(threshold, cut)
@@ -113,7 +129,7 @@ def grow_tree(
             continue
         sources = int(work.candidates[candidate, SOURCE])
         new = first + num_nodes
-        add_node(memory.texts, memory.successors, nodes, new, node, token, sources, owner, scope)
+        add_node(nodes, new, node, token, sources)
         probs[new, PROB], probs[new, PATH_PROB] = work.odds[candidate] / work.odds[MAX_CANDIDATES], path_prob
         num_queued = _push(queue_probs, queue_nodes, num_queued, path_prob, new)
         num_nodes += 1
@@ -132,21 +148,30 @@ def grow_tree(
 
 
 @jit
+def locate_growth(memory: Memory, requests: Requests, work: Workspace, lane: int, slot: int) -> None:
+    """Finds the places of the node that is selected next, and of those that may come after it."""
+    owner, scope = requests.owners[slot], requests.scopes[slot]
+    for place in range(min(_NUM_LOCATED, work.growth[lane, NUM_QUEUED])):
+        locate(memory.texts, memory.successors, work.nodes, int(work.queue_nodes[lane, place]), owner, scope)
+
+
+@jit
 def prefetch_growth(memory: Memory, work: Workspace, lane: int) -> None:
     """Asks for the text at the occurrences of the node that is selected next."""
-    if work.growth[lane, NUM_QUEUED] > 0:
+    if work.growth[lane, IS_GROWING] and work.growth[lane, NUM_QUEUED] > 0:
         nodes, node = work.nodes, int(work.queue_nodes[lane, 0])
         prefetch_occurrences(memory.texts, nodes, node)
         if nodes[node, DEPTH] > 0:
             above = int(nodes[int(nodes[node, PARENT]), EXPANSION])
-            num_own = int(work.num_occurrences[above, 0])
-            prefetch_inherited(memory.texts, nodes, work.own, num_own, above, int(nodes[node, TOKEN]))
+            token = int(nodes[node, TOKEN])
+            prefetch_inherited(memory.texts, work.own[above], int(work.num_occurrences[above, 0]), token)
+            prefetch_inherited(memory.texts, work.pool[above], int(work.num_occurrences[above, 1]), token)
 
 
 @jit
 def prefetch_growth_further(memory: Memory, work: Workspace, lane: int) -> None:
     """Asks for what `prefetch_growth` has made known, a while after it."""
-    if work.growth[lane, NUM_QUEUED] > 0:
+    if work.growth[lane, IS_GROWING] and work.growth[lane, NUM_QUEUED] > 0:
         prefetch_further(memory.texts, work.nodes, int(work.queue_nodes[lane, 0]))
 
 

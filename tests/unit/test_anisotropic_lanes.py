@@ -7,7 +7,21 @@ import pytest
 
 from goose.anisotropic.budget import TreeLimits
 from goose.anisotropic.drafter import Drafter
+from goose.anisotropic.successors import locate_pair, locate_token, locate_triple
 from goose.anisotropic.weights import Weights
+from goose.anisotropic.workspace import (
+    BEFORE,
+    NUM_NODES,
+    PAIR_KEY,
+    PAIR_PLACE,
+    SELECTED,
+    TOKEN,
+    TOKEN_KEY,
+    TOKEN_PLACE,
+    TRIPLE_KEY,
+    TRIPLE_PLACE,
+    TWICE_BEFORE,
+)
 from goose.observation import Harvest, HarvestOrigin, TreeOutcome
 from goose.request import DraftRequest, TreeQuery
 from goose.tree import TokenTree
@@ -48,6 +62,20 @@ def test_a_tree_does_not_depend_on_those_that_grow_beside_it(num_trees: int) -> 
     alone = [propose(drafter, [name], [floor])[0] for name, floor in zip(names, floors, strict=True)]
     assert max(tree.num_nodes for tree in together) > 4
     assert list(map(parts, together)) == list(map(parts, alone))
+
+
+def test_a_node_is_located_before_its_turn() -> None:
+    drafter = Drafter(Weights.prior(), max_positions=1 << 12, learning_rate=0.1)
+    start(drafter, "r", np.random.default_rng(0).integers(0, 9, 80), None)
+    [tree] = propose(drafter, ["r"], [40])
+    work, scope = drafter.workspace, int(drafter._slots.scopes[drafter._slot_of["r"]])
+    selected = [node.tolist() for node in work.nodes[: work.growth[0, NUM_NODES]] if node[SELECTED]]
+    assert len(selected) == tree.num_nodes >= 40
+    for node in selected:
+        a, b, c = node[TOKEN], node[BEFORE], node[TWICE_BEFORE]
+        assert (node[TOKEN_PLACE], node[TOKEN_KEY]) == locate_token(a, scope)
+        assert (node[PAIR_PLACE], node[PAIR_KEY]) == locate_pair(a, b, scope)
+        assert (node[TRIPLE_PLACE], node[TRIPLE_KEY]) == locate_triple(a, b, c, scope)
 
 
 def test_what_was_found_in_a_text_is_forgotten_when_any_text_changes() -> None:
