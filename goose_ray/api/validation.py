@@ -142,13 +142,18 @@ def _describe_unsupported(param: str, details: ErrorDetails) -> tuple[str, str |
 
 def _describe_length(param: str, details: ErrorDetails) -> tuple[str, str | None]:
     limits = details.get("ctx", {})
+    if "min_length" in limits:
+        return f"Invalid value for '{param}': it needs at least {limits['min_length']}, not none", "invalid_value"
     if "max_length" not in limits:
         return _describe_value(param, details)
     return f"Invalid value for '{param}': it may have at most {limits['max_length']} items", "invalid_value"
 
 
 def _describe_value(param: str, details: ErrorDetails) -> tuple[str, str | None]:
-    return f"Invalid value for '{param}': {details['msg']}, not {_as_json(details['input'])}", "invalid_value"
+    given, at = details["input"], details.get("ctx", {}).get("at")
+    if isinstance(given, dict) and isinstance(at, str):
+        given = given.get(at)
+    return f"Invalid value for '{param}': {details['msg']}, not {_as_json(given)}", "invalid_value"
 
 
 def _as_json(value: Any) -> str:
@@ -170,6 +175,7 @@ _DESCRIPTIONS: dict[str, Callable[[str, ErrorDetails], tuple[str, str | None]]] 
     "json_invalid": _describe_json,
     "missing": _describe_missing,
     "too_long": _describe_length,
+    "too_short": _describe_length,
     "not_supported": _describe_unsupported,
     "unknown_field": _describe_extra,
 }

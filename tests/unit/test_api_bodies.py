@@ -42,6 +42,17 @@ class TestBody:
         assert str(refusal_of_chat(messages=value)).endswith(f", not {shown}")
 
     @pytest.mark.parametrize(
+        ("fields", "told"),
+        [
+            ({"messages": []}, "Invalid value for 'messages': it needs at least 1, not none"),
+            ({"stream_options": {"include_usage": True}}, 'or leave them out, not {"include_usage": true}'),
+            ({"messages": [{"role": "user", "content": None}]}, "a list of text parts, not null"),
+        ],
+    )
+    def test_the_value_at_fault_is_shown_and_not_all_around_it(self, fields: dict[str, Any], told: str) -> None:
+        assert str(refusal_of_chat(**fields)).endswith(told)
+
+    @pytest.mark.parametrize(
         ("fields", "param"),
         [
             ({"temperature": math.nan}, "temperature"),
