@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from goose.tree import FloatArray, IntArray, TokenTree
 
 __all__ = ["Harvest", "HarvestOrigin", "TreeOutcome"]
@@ -55,3 +57,12 @@ class TreeOutcome:
     committed_ids: IntArray
     # the target's own choice at the last committed path node: the bonus token, committed or not
     bonus_id: int
+    # The first so many of `committed_ids` were committed by steps before, one a step, without a tree, and are told of
+    # now: they are text, and nothing else need be learned from them.
+    num_earlier: int = 0
+
+    @property
+    def chosen_ids(self) -> IntArray:
+        """[num_accepted + 1] int64: what the target chose at each node of the verified path."""
+        own = self.committed_ids[self.num_earlier :]
+        return own if len(own) > len(self.accepted_nodes) else np.append(own, self.bonus_id)

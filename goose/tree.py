@@ -75,7 +75,7 @@ class TokenTree:
     @classmethod
     def anchor_only(cls, token_id: int) -> "TokenTree":
         """The tree of plain decoding: nothing drafted."""
-        return cls.from_parents([token_id], [-1])
+        return cls(np.array([token_id]), np.array([-1]), np.array([0]), np.array([0]), np.array([1], np.float32))
 
     @classmethod
     def chain(cls, anchor_id: int, draft_ids: Sequence[int], *, source: int) -> "TokenTree":

@@ -149,11 +149,14 @@ class Drafter:
         if outcomes:
             states = [self._requests[outcome.request_id] for outcome in outcomes]
             slots = np.array([state.slot for state in states], dtype=np.int64)
+            if any(outcome.num_earlier for outcome in outcomes):
+                # One token a step, which says nothing of how many a step with a tree commits.
+                taus = self._slots.adapted[slots, TAU]
+                self._append(states, slots, [outcome.committed_ids[: outcome.num_earlier] for outcome in outcomes])
+                self._slots.adapted[slots, TAU] = taus
             if self._learning_rate > 0:
-                self._learn(slots, [_chosen(outcome) for outcome in outcomes])
-            committed = [outcome.committed_ids for outcome in outcomes]
-            self._make_room(states, slots, committed)
-            self._commit(slots, committed)
+                self._learn(slots, [outcome.chosen_ids for outcome in outcomes])
+            self._append(states, slots, [outcome.committed_ids[outcome.num_earlier :] for outcome in outcomes])
         if harvest is not None and len(harvest.token_ids):
             self._add_rows(harvest)
 
@@ -186,9 +189,7 @@ class Drafter:
             )
             state, output = self._requests[name], text.token_ids[text.num_prompt :]
             if len(output):
-                slots = np.array([state.slot])
-                self._make_room([state], slots, [output])
-                self._commit(slots, [output])
+                self._append([state], np.array([state.slot]), [output])
             # Behind the last token nothing is known to have been written.
             places = np.arange(len(text.token_ids) - 1)
             previous = np.concatenate([[-1], text.token_ids[:-2]])[places]
@@ -205,6 +206,10 @@ class Drafter:
     def _learn(self, slots: IntArray, chosen: Sequence[IntArray]) -> None:
         tokens = np.concatenate(chosen, dtype=np.int64)
         learn_paths(self._memory, self._slots, self._work, slots, tokens, _bounds(chosen), self._learning_rate)
+
+    def _append(self, states: Sequence[_Request], slots: IntArray, token_ids: Sequence[IntArray]) -> None:
+        self._make_room(states, slots, token_ids)
+        self._commit(slots, token_ids)
 
     def _commit(self, slots: IntArray, token_ids: Sequence[IntArray]) -> None:
         self._forget_found()
@@ -269,13 +274,6 @@ class Drafter:
         for name in Requests._fields:
             getattr(more, name)[:count] = getattr(self._slots, name)
         self._slots, self._free_slots = more, list(range(count, 2 * count))
-
-
-def _chosen(outcome: TreeOutcome) -> IntArray:
-    """What the target chose at each node of the verified path."""
-    if len(outcome.committed_ids) > len(outcome.accepted_nodes):
-        return outcome.committed_ids
-    return np.append(outcome.committed_ids, outcome.bonus_id)
 
 
 def _bounds(parts: Sequence[Sized]) -> IntArray:

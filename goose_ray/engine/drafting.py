@@ -5,14 +5,16 @@ trees that cannot be verified, costs speed alone: plain decoding takes its place
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from goose.calibration import AcceptanceTable
+from goose.jit import jit
 from goose.observation import Harvest, TreeOutcome
-from goose.tree import FloatArray, IntArray, TokenTree, TreeBatch
+from goose.tree import BoolArray, FloatArray, IntArray, TokenTree, TreeBatch
+from goose_ray.engine.rested import RestedOutcomes
 from goose_ray.engine.sequence import SequenceState
 
 __all__ = ["BatchSpeculator", "Drafting", "unverifiable"]
@@ -66,7 +68,12 @@ class Drafting:
         self._speculator = speculator
         self._vocab_size = vocab_size
         self._started: set[str] = set()
+        # requests for which the last step looked for no drafts, and what they have committed so that nobody was told of
+        self._at_rest: set[str] = set()
+        self._rested = RestedOutcomes()
         self.num_errors = 0
+        # Compiles, so that no request waits for it.
+        unverifiable([TokenTree.anchor_only(0)], [0], [0], vocab_size)
 
     def start(self, sequence: SequenceState) -> None:
         """Starts the request unless it is. A sequence that the speculator refuses goes on without drafts."""
@@ -92,6 +99,8 @@ class Drafting:
         if request_id in self._started:
             self._started.remove(request_id)
             try:
+                # Its text stays for others, whole.
+                self._tell(self._rested.take([request_id]))
                 self._speculator.stop_request(request_id)
             except Exception:
                 self._report(f"stopping request {request_id!r}")
@@ -100,25 +109,26 @@ class Drafting:
         self,
         sequences: Sequence[SequenceState],
         max_draft_nodes: int,
-        step_seconds: FloatArray | None = None,
+        step_seconds: Callable[[], FloatArray | None] = lambda: None,
         *,
         resting: bool = False,
     ) -> list[TokenTree]:
         """One tree a sequence, `max_draft_nodes` draft nodes in all at most; no deeper than the output may grow.
 
-        `step_seconds[r]` is the predicted duration of the step with r nodes in all trees. `resting`: only requests that
-        name a policy or a budget are drafted for.
+        `step_seconds()[r]` is the predicted duration of the step with r nodes in all trees. `resting`: only requests
+        that name a policy or a budget are drafted for.
         """
         trees: list[TokenTree | None] = [None] * len(sequences)
+        self._at_rest = {s.request_id for s in sequences if _is_default(s)} if resting else set()
         asked: list[int] = []
         if max_draft_nodes:
-            asked = [
-                i for i, s in enumerate(sequences) if s.request_id in self._started and not (resting and _is_default(s))
-            ]
+            awake = self._started - self._at_rest
+            asked = [i for i, s in enumerate(sequences) if s.request_id in awake]
         if asked:
-            if step_seconds is not None:
-                step_seconds = step_seconds[len(sequences) - len(asked) :]
-            proposed = self._ask([sequences[i] for i in asked], len(asked) + max_draft_nodes, step_seconds)
+            seconds = step_seconds()
+            if seconds is not None:
+                seconds = seconds[len(sequences) - len(asked) :]
+            proposed = self._ask([sequences[i] for i in asked], len(asked) + max_draft_nodes, seconds)
             for i, tree in zip(asked, proposed, strict=True):
                 trees[i] = tree
         return [tree or TokenTree.anchor_only(s.tokens[-1]) for tree, s in zip(trees, sequences, strict=True)]
@@ -130,6 +140,8 @@ class Drafting:
         max_depths = [sequence.num_remaining - 1 for sequence in sequences]
         request_ids = [sequence.request_id for sequence in sequences]
         try:
+            if self._rested:
+                self._tell(self._rested.take(request_ids))
             batch = self._speculator.propose(
                 request_ids, max_draft_depths=max_depths, max_nodes=max_nodes, step_seconds=step_seconds
             )
@@ -145,17 +157,35 @@ class Drafting:
             self._report(f"proposing unverifiable trees for {[request_ids[i] for i in faulty]}", raised=False)
         return [None if i in faulty else tree for i, tree in enumerate(batch)]
 
-    def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> list[Mapping[str, tuple[int, int]]]:
-        """Tells the speculator what became of the trees; gives its counts per source for each outcome."""
+    def observe(
+        self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None, *, at_once: bool = True
+    ) -> list[Mapping[str, tuple[int, int]]]:
+        """Tells the speculator what became of the trees; gives its counts per source for each outcome. Unless
+        `at_once`, it may be told later of requests for which it was asked nothing.
+        """
         counts: list[Mapping[str, tuple[int, int]]] = [{} for _ in outcomes]
-        known = [i for i, outcome in enumerate(outcomes) if outcome.request_id in self._started]
+        told: list[int] = []
+        for i, outcome in enumerate(outcomes):
+            if outcome.request_id in self._started:
+                if not at_once and outcome.request_id in self._at_rest and not outcome.tree.num_draft_nodes:
+                    self._rested.keep(outcome)
+                else:
+                    told.append(i)
         try:
-            observed = self._speculator.observe([outcomes[i] for i in known], harvest)
-            for i, by_source in zip(known, observed, strict=True):
-                counts[i] = by_source
+            known = [outcomes[i] for i in told]
+            if self._rested and at_once:
+                known = [self._rested.joined(outcome) for outcome in known]
+                self._tell(self._rested.take_all())
+            if known or harvest is not None:
+                for i, by_source in zip(told, self._speculator.observe(known, harvest), strict=True):
+                    counts[i] = by_source
         except Exception:
             self._report("observing a step")
         return counts
+
+    def _tell(self, outcomes: Sequence[TreeOutcome]) -> None:
+        if outcomes:
+            self._speculator.observe(outcomes, None)
 
     def _report(self, doing: str, *, raised: bool = True) -> None:
         self.num_errors += 1
@@ -177,21 +207,36 @@ def unverifiable(
 
     Raises ValueError if a tree's arrays differ in length or are empty.
     """
-    sizes = np.asarray([len(tree.token_ids) for tree in trees])
-    if not sizes.all():
+    sizes = [len(tree.token_ids) for tree in trees]
+    if not all(sizes):
         raise ValueError("a tree has no anchor")
-    starts = np.cumsum(sizes) - sizes
-    tree_of = np.repeat(np.arange(len(trees)), sizes)
-    tokens = np.concatenate([tree.token_ids for tree in trees])
-    parents = np.concatenate([tree.parents for tree in trees])
-    depths = np.concatenate([tree.depths for tree in trees])
-    node = np.arange(len(tokens)) - starts[tree_of]
-    is_anchor = node == 0
-    # Clipped to the node itself, so that a misplaced parent cannot lead out of the array.
-    parent_depths = depths[starts[tree_of] + np.clip(parents, 0, node)]
-    wrong = np.where(is_anchor, parents != -1, (parents < 0) | (parents >= node))
-    wrong |= depths != np.where(is_anchor, 0, parent_depths + 1)
-    wrong |= depths > np.asarray(max_depths)[tree_of]
-    wrong |= (tokens < 0) | (tokens >= vocab_size)
-    wrong |= is_anchor & (tokens != np.asarray(anchor_ids)[tree_of])
-    return set(tree_of[wrong].tolist())
+    if any(len(tree.parents) != size or len(tree.depths) != size for tree, size in zip(trees, sizes, strict=True)):
+        raise ValueError("a tree's arrays differ in length")
+    faulty = np.zeros(len(trees), dtype=np.bool_)
+    _find_faulty(
+        np.concatenate([tree.token_ids for tree in trees], dtype=np.int64),
+        np.concatenate([tree.parents for tree in trees], dtype=np.int64),
+        np.concatenate([tree.depths for tree in trees], dtype=np.int64),
+        np.array([sizes, anchor_ids, max_depths], dtype=np.int64),
+        vocab_size,
+        faulty,
+    )
+    return set(faulty.nonzero()[0].tolist())
+
+
+@jit
+def _find_faulty(
+    tokens: IntArray, parents: IntArray, depths: IntArray, asked: IntArray, vocab_size: int, faulty: BoolArray
+) -> None:
+    """asked [3, num_trees]: number of nodes, anchor, greatest depth."""
+    start = 0
+    for i in range(asked.shape[1]):
+        for node in range(asked[0, i]):
+            parent, at = parents[start + node], start + node
+            if node == 0:
+                is_wrong = parent != -1 or depths[at] != 0 or tokens[at] != asked[1, i]
+            else:
+                is_wrong = not 0 <= parent < node or depths[at] != depths[start + parent] + 1
+            if is_wrong or depths[at] > asked[2, i] or not 0 <= tokens[at] < vocab_size:
+                faulty[i] = True
+        start += asked[0, i]

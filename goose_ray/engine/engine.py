@@ -15,6 +15,7 @@ from goose.tree import TokenTree
 from goose_ray.config import EngineConfig
 from goose_ray.engine.batch import build_batch, row_counts
 from goose_ray.engine.delivery import Delivery
+from goose_ray.engine.draft_pace import DraftPlan
 from goose_ray.engine.drafting import BatchSpeculator, Drafting
 from goose_ray.engine.grammar import Grammar
 from goose_ray.engine.grammar_compiler import GrammarCompiler
@@ -44,8 +45,6 @@ _logger = logging.getLogger(__name__)
 # From so many sequences in a step on, the logits of prompt rows (a fifth of what such a row takes) hold up more replies
 # than the few tokens are worth that are drafted better for them.
 _MANY_SEQUENCES = 4
-# While drafting rests, one step in so many is harvested: what drafts are made of is kept up, at a part of the cost.
-_HARVESTED_AT_REST = 4
 
 
 class Engine:
@@ -196,19 +195,19 @@ class Engine:
         started_s = self._clock()
         schedule = self._schedule()
         scheduled_s = self._clock()
-        may_draft = self._cost.may_draft
-        trees, masks = self._draft(schedule, may_draft=may_draft)
+        plan = self._cost.plan
+        trees, masks = self._draft(schedule, plan)
         draft_s = self._clock() - scheduled_s
-        batch = self._batch(schedule, trees, masks, may_draft=may_draft)
+        batch = self._batch(schedule, trees, masks, plan)
         result = self._runner.execute(batch)
         deliveries = deliver_step(schedule.sequences, batch, result)
-        outputs = self._commit(schedule, batch, result, deliveries)
+        outputs = self._commit(schedule, batch, result, deliveries, plan)
         step_s = self._clock() - started_s
-        self._record(batch, result, deliveries, drafted=may_draft, draft_s=draft_s, step_s=step_s)
+        self._record(batch, result, deliveries, drafted=plan.drafts, draft_s=draft_s, step_s=step_s)
         return outputs
 
     def _schedule(self) -> Schedule:
-        schedule = self._scheduler.schedule()
+        schedule = self._scheduler.schedule(self._cost.nodes_per_tree)
         if not schedule.sequences:
             raise RuntimeError(f"nothing could be scheduled of {self._scheduler.num_requests} requests")
         self._stats.num_preemptions += len(schedule.preempted)
@@ -217,43 +216,43 @@ class Engine:
             self._stats.record_admission(entry.sequence, now_s)
         return schedule
 
-    def _draft(self, schedule: Schedule, *, may_draft: bool) -> tuple[list[TokenTree | None], dict[str, MaskArray]]:
+    def _draft(self, schedule: Schedule, plan: DraftPlan) -> tuple[list[TokenTree | None], dict[str, MaskArray]]:
         for entry in schedule.sequences:
             self._drafting.start(entry.sequence)
         with_tree = [entry.sequence for entry in schedule.sequences if entry.has_tree]
-        seconds = self._cost.seconds(schedule)
         max_nodes = schedule.max_draft_nodes
         num_reserved = self._grammar_drafting.num_reserved(with_tree, max_nodes)
-        proposed = self._drafting.propose(with_tree, max_nodes - num_reserved, seconds, resting=not may_draft)
+        proposed = self._drafting.propose(
+            with_tree, max_nodes - num_reserved, lambda: self._cost.seconds(schedule), resting=not plan.drafts
+        )
         constrained, masks = self._grammar_drafting.constrain(with_tree, proposed, max_nodes)
         trees = iter(constrained)
         return [next(trees) if entry.has_tree else None for entry in schedule.sequences], masks
 
     def _batch(
-        self,
-        schedule: Schedule,
-        trees: Sequence[TokenTree | None],
-        masks: Mapping[str, MaskArray],
-        *,
-        may_draft: bool,
+        self, schedule: Schedule, trees: Sequence[TokenTree | None], masks: Mapping[str, MaskArray], plan: DraftPlan
     ) -> StepBatch:
         slots = self._memory.allocate(row_counts(schedule.sequences, trees))
-        is_harvested = may_draft or self._stats.num_steps % _HARVESTED_AT_REST == 0
         return build_batch(
             schedule.sequences,
             trees,
             slots,
             step_id=self._stats.num_steps,
-            harvest_k=min(self._speculator.harvest_k, self.spec.vocab_size) if is_harvested else 0,
+            harvest_k=min(self._speculator.harvest_k, self.spec.vocab_size) if plan.learns else 0,
             harvest_prompts=len(schedule.sequences) < _MANY_SEQUENCES or self._speculator.needs_prompts,
             token_masks=masks,
         )
 
     def _commit(
-        self, schedule: Schedule, batch: StepBatch, result: StepOutput, deliveries: Sequence[Delivery | None]
+        self,
+        schedule: Schedule,
+        batch: StepBatch,
+        result: StepOutput,
+        deliveries: Sequence[Delivery | None],
+        plan: DraftPlan,
     ) -> list[RequestOutput]:
         committed = commit_step(schedule.sequences, batch, result, deliveries, self._memory)
-        counts = self._drafting.observe(committed.outcomes, committed.harvest)
+        counts = self._drafting.observe(committed.outcomes, committed.harvest, at_once=plan.learns)
         self.tree_trace.observe(batch.step_id, committed.outcomes)
         now_s = self._clock()
         outputs = []

@@ -4,7 +4,7 @@ Order. A sequence's *rank* is its priority, lower first, then its arrival. By ra
 in rank is preempted.
 
 Rows. A forward has at most `max_batch_rows`. Every decoding sequence gets its anchor row. Of the rows then left,
-waiting prefill may take half (rounded up), or more where the draft trees of the decoding sequences cannot use the
+waiting prefill may take half (rounded up), or more where the draft trees of the decoding sequences will not use the
 other half; drafts get the rest. So neither starves: a sequence is admitted only where a row is left for it, hence no
 more run than there are rows, and one is left whenever a prefill is running. Of the prefill's rows half (rounded up) are
 for the prompt of the first rank, the others for those of the best priority that have the least left to compute, and
@@ -22,6 +22,7 @@ Knows nothing about tokens, trees or the model.
 """
 
 import itertools
+import math
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -92,12 +93,15 @@ class Scheduler:
             self._waiting.remove(sequence)
         self._release(sequence, SequenceStatus.FINISHED)
 
-    def schedule(self) -> Schedule:
-        """Preempts and admits as needed. Never empty while there are requests."""
+    def schedule(self, nodes_per_tree: float | None = None) -> Schedule:
+        """Preempts and admits as needed. Never empty while there are requests. `nodes_per_tree` is how many a tree
+        may be expected to use, where that is known better than from the budget.
+        """
         preempted = self._make_room()
         scheduled = [ScheduledSequence(s, 1, True) for s in self._running if s.num_uncomputed == 1]
         rows = self._max_batch_rows - len(scheduled)
-        allowance = max((rows + 1) // 2, rows - len(scheduled) * (self._budget - 1))
+        tree_nodes = self._budget if nodes_per_tree is None else min(self._budget, nodes_per_tree)
+        allowance = max((rows + 1) // 2, rows - math.ceil(len(scheduled) * (tree_nodes - 1)))
         prefilling = [s for s in self._running if s.num_uncomputed > 1]
         prefilling = sorted((*prefilling, *self._admit(prefilling, allowance)), key=_rank)
         for sequence, num_chain in zip(prefilling, _shares(prefilling, allowance), strict=True):

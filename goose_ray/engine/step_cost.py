@@ -8,7 +8,7 @@ import numpy as np
 
 from goose.cost import CostModel, StepShape
 from goose.tree import FloatArray
-from goose_ray.engine.draft_pace import DraftPace
+from goose_ray.engine.draft_pace import DraftPace, DraftPlan
 from goose_ray.engine.scheduler import Schedule
 from goose_ray.engine.step import StepBatch
 
@@ -19,6 +19,9 @@ _OPTIMISM = 0.5
 _LEAST_SECONDS = 1e-6
 # How fast the time that drafting takes follows the last steps.
 _DRAFT_RATE = 0.1
+# Of the size of trees: how fast it is followed, how many times it room is kept for, and what it is taken for at first.
+_NODES_RATE, _NODES_MARGIN, _NODES_AT_FIRST = 0.05, 2.0, 4.0
+_ALWAYS = DraftPlan(drafts=True, learns=True)
 
 
 class StepCost:
@@ -29,11 +32,18 @@ class StepCost:
         self._pace = DraftPace()
         # of looking for drafts, of late
         self._draft_s = 0.0
+        # nodes of a tree, anchor included, of late
+        self._nodes = _NODES_AT_FIRST
 
     @property
-    def may_draft(self) -> bool:
-        """Whether the next step should look for drafts. Where nothing is known, nothing speaks against it."""
-        return self._model is None or self._pace.may_draft
+    def plan(self) -> DraftPlan:
+        """Of the next step. Where nothing is known, nothing speaks against drafts."""
+        return _ALWAYS if self._model is None else self._pace.plan
+
+    @property
+    def nodes_per_tree(self) -> float | None:
+        """What a step should keep room for; None: nothing is known, and trees are as large as they were asked for."""
+        return None if self._model is None else _NODES_MARGIN * self._nodes
 
     def seconds(self, schedule: Schedule) -> FloatArray | None:
         """[most nodes + 1] float32: predicted duration of the scheduled step with r tree nodes, anchors included.
@@ -77,28 +87,43 @@ class StepCost:
         if self._model is None:
             return None
         shape = shape_of(batch)
+        if sizes := [step.tree.num_nodes for step in batch.sequences if step.tree is not None]:
+            self._nodes += _NODES_RATE * (sum(sizes) / len(sizes) - self._nodes)
         predicted = None
         if self._model.num_observed:
-            predicted = self._model.predict(shape) + draft_s
+            predicted = self._model.predict(shape)
             if not drafted:
                 self._pace.rested(num_sequences=shape.sequences)
-            elif all(step.tree is not None and step.num_chain == 1 for step in batch.sequences):
-                self._account(shape, predicted, draft_s, num_committed)
+            else:
+                self._account(batch, shape, predicted, draft_s, num_committed)
         self._model.observe(shape, step_s - draft_s)
-        return predicted
+        return None if predicted is None else predicted + draft_s
 
-    def _account(self, shape: StepShape, predicted: float, draft_s: float, num_committed: int) -> None:
-        """Of a step of trees alone. By what it was predicted to take, not what it took: that has the noise of this step
-        in it, and what was predicted, that of all steps so far.
+    def _account(
+        self, batch: StepBatch, shape: StepShape, predicted: float, draft_s: float, num_committed: int
+    ) -> None:
+        """By what the step was predicted to take, not what it took: that has the noise of this step in it, and what was
+        predicted, that of all steps so far. Prefill would have been the same without drafts.
         """
         assert self._model is not None
-        self._draft_s += _DRAFT_RATE * (draft_s - self._draft_s)
-        plain = StepShape(shape.sequences, shape.sequences, shape.context, shape.context)
+        trees = [(len(step.context_slots), step.tree.num_nodes) for step in batch.sequences if step.tree is not None]
+        if not trees:
+            return
+        context = sum(num_context for num_context, _ in trees)
+        plain = alone = self._model.predict(StepShape(len(trees), len(trees), context, context))
+        num_drafts = sum(num_nodes for _, num_nodes in trees) - len(trees)
+        if shape.rows == num_drafts + len(trees):
+            self._draft_s += _DRAFT_RATE * (draft_s - self._draft_s)
+        else:
+            attended = shape.attended - sum((num_nodes - 1) * num_context for num_context, num_nodes in trees)
+            alone = self._model.predict(StepShape(shape.rows - num_drafts, shape.sequences, shape.context, attended))
+            # What it began by starting requests is no part of looking for drafts.
+            draft_s = self._draft_s
         self._pace.drafted(
-            num_sequences=shape.sequences,
+            num_sequences=len(trees),
             num_committed=num_committed,
-            seconds=predicted,
-            plain_seconds=self._model.predict(plain),
+            seconds=plain + max(0.0, predicted - alone) + draft_s,
+            plain_seconds=plain,
         )
 
 

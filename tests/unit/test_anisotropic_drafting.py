@@ -266,6 +266,28 @@ def test_what_the_target_chose_teaches_the_same_whoever_made_the_tree() -> None:
     assert session.tree("r").token_ids[0] == 9
 
 
+def test_what_is_told_of_late_is_text_and_teaches_as_much_as_its_last_step() -> None:
+    at_once, late = Session(learning_rate=0.0), Session(learning_rate=0.0)
+    learning = Session()
+    prompt, reply = [5, 6, 7, 8, 9, 1, 2, 3, 4], [5, 6, 7]
+    for session in (at_once, late, learning):
+        session.start("r", prompt)
+        session.texts["r"] += reply
+    before = learning.policy.weights.values
+    nothing = np.empty(0, dtype=np.int64)
+    for anchor, token in zip([4, 5, 6], reply, strict=True):
+        at_once.policy.observe(
+            [TreeOutcome("r", TokenTree.anchor_only(anchor), nothing, np.array([token]), token)], None
+        )
+    joined = TreeOutcome("r", TokenTree.anchor_only(6), nothing, np.array(reply), 7, num_earlier=2)
+    late.policy.observe([joined], None)
+    learning.policy.observe([joined], None)
+    tree = late.tree("r")
+    assert tree.token_ids.tolist()[:3] == [7, 8, 9]
+    assert tree.token_ids.tolist() == at_once.tree("r").token_ids.tolist()
+    assert (learning.policy.weights.values != before).any()
+
+
 def test_verbs_out_of_order_name_the_request() -> None:
     session = Session()
     session.start("r", [1])

@@ -13,8 +13,8 @@ from goose_ray.engine.draft_pace import DraftPace
 from goose_ray.engine.engine import Engine
 from goose_ray.engine.step import StepBatch
 
-# The allowance, and what half of the most that can be held comes to, in plain steps of one sequence.
-ALLOWANCE, START = 0.004, 16.0
+# The allowance, and what it begins with, in plain steps of one sequence.
+ALLOWANCE, START = 0.004, 6.0
 
 
 def decode(
@@ -26,7 +26,7 @@ def decode(
     """
     drafted, spent, worth = [], 0.0, 0.0
     for _ in range(num_steps):
-        drafted.append(pace.may_draft)
+        drafted.append(pace.plan.drafts)
         if drafted[-1]:
             num_committed = tokens()
             pace.drafted(num_sequences=num_sequences, num_committed=num_committed, seconds=cost, plain_seconds=1.0)
@@ -71,7 +71,7 @@ def test_text_that_becomes_predictable_is_noticed() -> None:
 def test_a_stall_says_nothing_of_drafts() -> None:
     pace = DraftPace()
     pace.drafted(num_sequences=1, num_committed=1, seconds=1000.0, plain_seconds=1.0)
-    assert pace.may_draft
+    assert pace.plan.drafts
 
 
 class Machine:

@@ -76,6 +76,17 @@ def test_prefill_takes_what_the_trees_cannot_use() -> None:
     assert schedule.max_draft_nodes == 3
 
 
+def test_prefill_takes_what_the_trees_will_not_use() -> None:
+    # 1 anchor leaves 31 rows; of a budget of 60 the tree is known to use 3.5 nodes.
+    plan, memory = scheduler(rows=32, budget=60)
+    plan.add(sequence("a", 2))
+    advance(plan.schedule(), memory)
+    plan.add(sequence("b", 100))
+    schedule = plan.schedule(3.5)
+    assert chains(schedule) == [("a", 1, True), ("b", 28, False)]
+    assert schedule.max_draft_nodes == 3
+
+
 def test_without_prefill_the_trees_may_use_every_row() -> None:
     plan, memory = scheduler(rows=32)
     plan.add(sequence("a", 2))

@@ -1,5 +1,7 @@
 """The engine and its cost model: what is predicted of a step, what is learned from it, what a policy is told."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from engine_helpers import ScriptedSpeculator, make_request, plain_reply, run
@@ -7,11 +9,12 @@ from fakes import EOS, FakeRunner, FakeTokenizer, looping_model
 
 from goose.cost import CostModel, StepShape
 from goose.speculator import Speculator
-from goose.tree import FloatArray, TreeBatch
+from goose.tree import FloatArray, TokenTree, TreeBatch
 from goose_ray.config import EngineConfig
 from goose_ray.engine.engine import Engine
-from goose_ray.engine.step import StepBatch
-from goose_ray.engine.step_cost import shape_of
+from goose_ray.engine.sampling_params import SamplingParams
+from goose_ray.engine.step import SequenceStep, StepBatch
+from goose_ray.engine.step_cost import StepCost, shape_of
 
 MODEL = looping_model()
 
@@ -110,6 +113,65 @@ def test_a_node_costs_what_it_adds_and_prefill_nothing() -> None:
     # 19 rows of prefill and two trees of four nodes
     assert machine.shapes[-1].rows == 27
     assert engine.trace.last()[-1].predicted_s == pytest.approx(seconds[27], rel=0.1)
+
+
+def test_room_is_kept_for_twice_the_nodes_that_trees_have_lately() -> None:
+    cost = StepCost(known([0.1] * 65))
+    steps = [
+        SequenceStep(
+            request_id=str(i),
+            row_start=4 * i,
+            row_end=4 * i + 4,
+            num_chain=1,
+            context_slots=np.empty(0, dtype=np.int64),
+            tree=TokenTree.chain(0, [1, 2, 3], source=0),
+            sampling=SamplingParams(max_tokens=8),
+            output_position=0,
+            harvest_chain=False,
+        )
+        for i in range(2)
+    ]
+    rows = np.zeros(8, dtype=np.int64)
+    batch = StepBatch(
+        step_id=0, token_ids=rows, positions=rows, slots=rows, parents=rows, sequences=tuple(steps), harvest_k=0
+    )
+    for _ in range(200):
+        cost.observe(batch, step_s=0.1, draft_s=0.0, drafted=True, num_committed=2)
+    assert cost.nodes_per_tree == pytest.approx(8.0, rel=0.01)
+    assert StepCost(None).nodes_per_tree is None
+
+
+def test_drafts_beside_a_prefill_are_charged_with_what_they_add() -> None:
+    """Each row costs; the prefill's rows are none of the drafts' doing."""
+    seconds = [0.1 + 0.01 * rows for rows in range(65)]
+    drafting = SequenceStep(
+        request_id="a",
+        row_start=0,
+        row_end=4,
+        num_chain=1,
+        context_slots=np.empty(0, dtype=np.int64),
+        tree=TokenTree.chain(0, [1, 2, 3], source=0),
+        sampling=SamplingParams(max_tokens=8),
+        output_position=0,
+        harvest_chain=False,
+    )
+    rest = replace(drafting, request_id="b", row_start=4, row_end=44, num_chain=40, tree=None)
+    rows = np.zeros(44, dtype=np.int64)
+    batch = StepBatch(
+        step_id=0, token_ids=rows, positions=rows, slots=rows, parents=rows, sequences=(drafting, rest), harvest_k=0
+    )
+
+    def steps_until_rest(num_committed: int) -> int:
+        cost = StepCost(known(seconds))
+        for step in range(200):
+            if not cost.plan.drafts:
+                return step
+            cost.observe(batch, step_s=seconds[44], draft_s=0.0, drafted=True, num_committed=num_committed)
+        return 200
+
+    # Three rows of 0.01 s in a plain step of 0.11: 0.27 plain steps, and six to lose.
+    assert steps_until_rest(1) == pytest.approx(6.0 / 0.27, abs=3)
+    assert steps_until_rest(2) == 200
 
 
 def test_the_shape_of_a_step() -> None:
