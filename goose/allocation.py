@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from goose.jit import jit
 from goose.tree import BoolArray, FloatArray, IntArray, TokenTree
 
 __all__ = ["Allocation", "CutTrees", "allocate", "cut_trees", "kept_trees", "least_worth"]
@@ -92,16 +93,11 @@ def cut_trees(
     """
     sizes = np.array([tree.num_nodes for tree in trees], dtype=np.int64)
     starts = np.concatenate(([0], np.cumsum(sizes)))
-    first = np.repeat(starts[:-1], sizes)
-    parents = np.concatenate([tree.parents for tree in trees]) + first
-    parents[starts[:-1]] = starts[:-1]
-    probs = np.concatenate([tree.probs for tree in trees]).astype(np.float64)
-    max_depth = max(int(tree.depths.max()) for tree in trees)
+    parents = np.concatenate([tree.parents for tree in trees], dtype=np.int64)
+    path_probs = np.concatenate([tree.probs for tree in trees], dtype=np.float64)
+    _multiply_paths(parents, starts, trust, path_probs)
     required = np.repeat(~is_free, sizes)
     required[starts[:-1]] = True
-    path_probs = _path_probs(probs, parents, starts[:-1], max_depth)
-    path_probs *= trust
-    path_probs[starts[:-1]] = 1.0
     allocation = allocate(path_probs, required, step_seconds, max_nodes)
     return CutTrees(kept_trees(trees, allocation.kept), allocation.tokens, allocation.seconds, allocation.full_at)
 
@@ -146,17 +142,15 @@ def least_worth(step_seconds: FloatArray, num_rows: int, tokens_per_second: floa
     return max(0.0, _BEYOND * tokens_per_second * float((added / np.arange(1, len(added) + 1)).min()))
 
 
-def _path_probs(
-    probs: NDArray[np.float64], parents: IntArray, anchors: IntArray, max_depth: int
-) -> NDArray[np.float64]:
-    """[num_nodes]: the product of `probs` from the anchor down. An anchor is its own parent."""
-    product, above = probs.copy(), parents
-    product[anchors] = 1.0
-    # After k rounds a node holds the product of its last 2^k edges.
-    for _ in range(max_depth.bit_length()):
-        product *= product[above]
-        above = above[above]
-    # Products are rounded differently on each path; a child must not come before its parent for that.
-    while (product > product[parents]).any():
-        np.minimum(product, product[parents], out=product)
-    return product
+@jit
+def _multiply_paths(parents: IntArray, starts: IntArray, trust: float, probs: NDArray[np.float64]) -> None:
+    """Of trees that begin at `starts` [num_trees + 1] puts, in place of each node's own, the product of `probs` from
+    the anchor, which has 1, down; of drafts the part that is trusted.
+    """
+    for i in range(len(starts) - 1):
+        first = starts[i]
+        probs[first] = 1.0
+        for node in range(first + 1, starts[i + 1]):
+            above = first + parents[node]
+            product = probs[node] * probs[above] * (trust if above == first else 1.0)
+            probs[node] = min(probs[above], product)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from goose.allocation import cut_trees
 from goose.anisotropic.budget import TreeLimits
 from goose.anisotropic.drafter import Drafter
 from goose.anisotropic.steps import build_trees
@@ -35,6 +36,7 @@ def compile_steps() -> None:
     limits = TreeLimits(targets=eight, floors=eight, max_nodes=eight, thresholds=np.array([0.5]))
     identity = np.arange(8, dtype=np.int64)
     [tree] = drafter.propose([TreeQuery("compile", 2, 8)], limits, 8, identity)
+    cut_trees([tree], np.array([True]), np.ones(9, dtype=np.float32), 8)
     # More tokens than a new segment holds, so that the text moves.
     many = np.ones(600, dtype=np.int64)
     drafter.observe([TreeOutcome("compile", tree, one[:0], many, 1)], None)

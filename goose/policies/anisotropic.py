@@ -123,11 +123,14 @@ class AnisotropicPolicy:
             return []
         request_ids = [query.request_id for query in queries]
         requests = [self._requests[name] for name in request_ids]
-        budgets = np.array([request.budget for request in requests], dtype=np.int64)
-        limits = self._nodes.limits(budgets, self._drafter.taus(request_ids), max_nodes)
         is_timed = np.array([step_seconds is not None and request.is_automatic for request in requests])
-        if step_seconds is not None:
-            limits = limits.replaced(is_timed, self._time.limits(len(queries), step_seconds, max_nodes))
+        if step_seconds is not None and is_timed.all():
+            limits = self._time.limits(len(queries), step_seconds, max_nodes)
+        else:
+            budgets = np.array([request.budget for request in requests], dtype=np.int64)
+            limits = self._nodes.limits(budgets, self._drafter.taus(request_ids), max_nodes)
+            if step_seconds is not None:
+                limits = limits.replaced(is_timed, self._time.limits(len(queries), step_seconds, max_nodes))
         trees = self._drafter.propose(queries, limits, max_nodes, self._source_bits)
         if not is_timed.all():
             sizes = np.array([tree.num_nodes for tree in trees], dtype=np.int64)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from goose.jit import jit
 from goose.tree import BoolArray, IntArray
 
 __all__ = ["Region", "SlotAllocator"]
@@ -42,6 +43,8 @@ class SlotAllocator:
         self._next = 0
         # [num_slots] int64; work space that finds a slot given twice without sorting
         self._last_index: IntArray = np.zeros(num_slots, dtype=np.int64)
+        # Compiles, so that no request waits for it.
+        self.allocate_all([])
 
     @property
     def num_slots(self) -> int:
@@ -91,25 +94,18 @@ class SlotAllocator:
         total = sum(count for count, _ in wanted)
         if total > self._num_free:
             raise RuntimeError(f"{total} KV slots asked for, {self._num_free} of {self.num_slots} are free")
-        parts: list[IntArray] = []
-        short: list[tuple[int, int]] = []
-        for index, (count, region) in enumerate(wanted):
-            start, end = (region.start, region.end) if region is not None else (0, 0)
-            slots = self._free[start:end].nonzero()[0][:count]
-            slots += start
-            parts.append(slots)
-            if len(slots) < count:
-                short.append((index, count - len(slots)))
-        # Regions do not overlap, so what each has given was nobody else's.
-        slots = np.concatenate(parts)
-        self._free[slots] = False
-        if short:
-            for index, missing in short:
-                region = wanted[index][1]
-                more = self._elsewhere(missing, *((region.start, region.end) if region is not None else (0, 0)))
-                self._free[more] = False
-                parts[index] = np.concatenate((parts[index], more))
-            slots = np.concatenate(parts)
+        regions = [(0, 0) if region is None else (region.start, region.end) for _, region in wanted]
+        asked = np.array([(*region, count) for region, (count, _) in zip(regions, wanted, strict=True)], dtype=np.int64)
+        slots, found = np.empty(total, dtype=np.int64), np.zeros(len(wanted), dtype=np.int64)
+        # Regions do not overlap, so what each gives was nobody else's.
+        if _take_lowest(self._free, asked.reshape(-1, 3), slots, found) < total:
+            place = 0
+            for (start, end), (count, _), num_found in zip(regions, wanted, found.tolist(), strict=True):
+                if num_found < count:
+                    more = self._elsewhere(count - num_found, start, end)
+                    self._free[more] = False
+                    slots[place + num_found : place + count] = more
+                place += count
         self._num_free -= total
         return slots
 
@@ -144,6 +140,27 @@ class SlotAllocator:
             foreign[start:end] = False
             slots = np.concatenate((slots, np.flatnonzero(foreign)[: count - len(slots)]))
         return slots
+
+
+@jit
+def _take_lowest(free: BoolArray, asked: IntArray, slots: IntArray, found: IntArray) -> int:
+    """Of each region of `asked` [n, 3] (start, end, count) the lowest free slots, which are free no longer; `slots` has
+    a place for each that is asked for, `found` [n] says how many there were. Returns how many in all.
+    """
+    place = total = 0
+    for i in range(len(asked)):
+        slot, end, count = asked[i, 0], asked[i, 1], asked[i, 2]
+        num_found = 0
+        while num_found < count and slot < end:
+            if free[slot]:
+                free[slot] = False
+                slots[place + num_found] = slot
+                num_found += 1
+            slot += 1
+        found[i] = num_found
+        total += num_found
+        place += count
+    return total
 
 
 def _choose(starts: IntArray, ends: IntArray, size: int, next_start: int) -> Region:

@@ -1,10 +1,9 @@
 """Whether a step's arrays describe a forward, before anything is computed or written."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from goose.tree import IntArray
+from goose.jit import jit, writable
+from goose.tree import BoolArray, IntArray
 from goose_ray.engine.step import ModelSpec, SequenceStep, StepBatch
 
 __all__ = ["BatchChecker"]
@@ -18,8 +17,71 @@ class BatchChecker:
         # Scratch by slot. `_named` is false between calls.
         self._named = np.zeros(spec.num_slots, dtype=np.bool_)
         self._place = np.zeros(spec.num_slots, dtype=np.int64)
+        # the sequence that named a slot last, over all calls
+        self._seen = np.zeros(spec.num_slots, dtype=np.int64)
+        self._num_seen = 0
+        # Compiles, so that no request waits for it.
+        none = np.empty(0, dtype=np.int64)
+        parts, limits = np.empty((0, 6), dtype=np.int64), np.zeros(3, dtype=np.int64)
+        _is_sound(none, none, none, none, none, none, none, none, parts, limits, self._named, self._seen, 0)
 
     def check(self, batch: StepBatch) -> None:
+        # One look at all of it; only where something is not as usual is it searched for what that is.
+        if not self._is_usual(batch):
+            self._search(batch)
+
+    def _is_usual(self, batch: StepBatch) -> bool:
+        """Whether `_search` would find no fault."""
+        sequences, num_rows = batch.sequences, len(batch.token_ids)
+        arrays = (batch.token_ids, batch.positions, batch.slots, batch.parents)
+        contexts = [sequence.context_slots for sequence in sequences]
+        if any(array.dtype != np.int64 or array.shape != (num_rows,) for array in arrays):
+            return False
+        if not num_rows or any(context.dtype != np.int64 or context.ndim != 1 for context in contexts):
+            return False
+        if not 0 <= batch.harvest_k <= self._spec.vocab_size:
+            return False
+        trees = [sequence.tree for sequence in sequences if sequence.tree is not None]
+        none = np.empty(0, dtype=np.int64)
+        tree_ids = np.concatenate([none, *(tree.token_ids for tree in trees)])
+        tree_parents = np.concatenate([none, *(tree.parents for tree in trees)])
+        tree_depths = np.concatenate([none, *(tree.depths for tree in trees)])
+        if any(
+            len(array) != len(tree_ids) or array.dtype != np.int64 for array in (tree_ids, tree_parents, tree_depths)
+        ):
+            return False
+        parts = [
+            (
+                sequence.row_start,
+                sequence.row_end,
+                sequence.num_chain,
+                len(sequence.context_slots),
+                0 if sequence.tree is None else sequence.tree.num_nodes,
+                sequence.output_position,
+            )
+            for sequence in sequences
+        ]
+        spec = self._spec
+        self._num_seen += len(parts)
+        return bool(
+            _is_sound(
+                writable(batch.token_ids, np.int64),
+                writable(batch.positions, np.int64),
+                writable(batch.slots, np.int64),
+                writable(batch.parents, np.int64),
+                np.concatenate(contexts),
+                tree_ids,
+                tree_parents,
+                tree_depths,
+                np.array(parts, dtype=np.int64),
+                np.array((spec.vocab_size, spec.max_model_len, spec.num_slots), dtype=np.int64),
+                self._named,
+                self._seen,
+                self._num_seen,
+            )
+        )
+
+    def _search(self, batch: StepBatch) -> None:
         num_rows = len(batch.token_ids)
         if num_rows == 0:
             raise ValueError("a step needs at least one row")
@@ -44,29 +106,10 @@ class BatchChecker:
         try:
             if np.count_nonzero(self._named) != num_rows:
                 raise ValueError("slots name a slot twice")
-            if not (self._contexts_are_sound(batch.sequences, num_rows) and _rows_are_sound(batch)):
-                for sequence in batch.sequences:
-                    self._check_sequence(batch, sequence)
+            for sequence in batch.sequences:
+                self._check_sequence(batch, sequence)
         finally:
             self._named[batch.slots] = False
-
-    def _contexts_are_sound(self, sequences: Sequence[SequenceStep], num_rows: int) -> bool:
-        """Whether `_check_sequence` would find no fault in the contexts; of such as share slots it does not tell. The
-        slots of the `num_rows` rows are marked as named.
-        """
-        contexts = [sequence.context_slots for sequence in sequences]
-        if any(context.dtype != np.int64 or context.ndim != 1 for context in contexts):
-            return False
-        slots = np.concatenate(contexts)
-        if not len(slots):
-            return True
-        if int(slots.min()) < 0 or int(slots.max()) >= self._spec.num_slots:
-            return False
-        before = self._named[slots]
-        self._named[slots] = True
-        num_named = np.count_nonzero(self._named)
-        self._named[slots] = before
-        return bool(num_named == num_rows + len(slots))
 
     def _check_sequence(self, batch: StepBatch, sequence: SequenceStep) -> None:
         who = f"request {sequence.request_id}: "
@@ -102,35 +145,70 @@ class BatchChecker:
             raise ValueError(f"{who}positions are not context length + depth")
 
 
-def _rows_are_sound(batch: StepBatch) -> bool:
-    """Whether `_check_sequence` would find no fault in rows and trees; for all sequences at once, because those few
-    operations a sequence are what most of the check takes.
+@jit
+def _is_sound(
+    token_ids: IntArray,
+    positions: IntArray,
+    slots: IntArray,
+    parents: IntArray,
+    contexts: IntArray,
+    tree_ids: IntArray,
+    tree_parents: IntArray,
+    tree_depths: IntArray,
+    parts: IntArray,
+    limits: IntArray,
+    named: BoolArray,
+    seen: IntArray,
+    last_seen: int,
+) -> bool:
+    """Of each sequence `parts` has first row, end of rows, length of chain, of context, nodes and output position;
+    contexts and trees lie one after the other. `limits` are vocabulary, model length and slots. `named` [num_slots] is
+    false everywhere, before and after; `seen` [num_slots] takes numbers up to `last_seen`, which no call used before.
     """
-    sequences = batch.sequences
-    trees = [sequence.tree for sequence in sequences if sequence.tree is not None]
-    starts = np.array([sequence.row_start for sequence in sequences])
-    counts = np.array([sequence.row_end for sequence in sequences]) - starts
-    chains = np.array([sequence.num_chain for sequence in sequences])
-    drafts = np.array([sequence.tree.num_draft_nodes if sequence.tree is not None else 0 for sequence in sequences])
-    if chains.min() < 1 or (counts != chains + drafts).any() or any(s.output_position < 0 for s in sequences):
-        return False
-    rows = np.arange(batch.num_rows)
-    expected = rows - 1
-    expected[starts] = -1
-    depths = rows - np.repeat(starts, counts)
-    if trees:
-        has_tree = np.array([sequence.tree is not None for sequence in sequences])
-        anchors = np.repeat(starts + chains - 1, counts)
-        # The rows of trees, in the order of their nodes.
-        nodes = np.flatnonzero((rows >= anchors) & np.repeat(has_tree, counts))
-        if (batch.token_ids[nodes] != np.concatenate([tree.token_ids for tree in trees])).any():
+    num_rows = len(token_ids)
+    for row in range(num_rows):
+        if not (0 <= token_ids[row] < limits[0] and 0 <= positions[row] < limits[1] and 0 <= slots[row] < limits[2]):
             return False
-        is_draft = nodes != anchors[nodes]
-        nodes = nodes[is_draft]
-        expected[nodes] = anchors[nodes] + np.concatenate([tree.parents for tree in trees])[is_draft]
-        depths[nodes] = depths[anchors[nodes]] + np.concatenate([tree.depths for tree in trees])[is_draft]
-    positions = depths + np.repeat([len(sequence.context_slots) for sequence in sequences], counts)
-    return bool((batch.parents == expected).all() and (batch.positions == positions).all())
+    for place in range(len(contexts)):
+        if not 0 <= contexts[place] < limits[2]:
+            return False
+    end = first_node = 0
+    for i in range(len(parts)):
+        start, num_chain, num_context, num_nodes = parts[i, 0], parts[i, 2], parts[i, 3], parts[i, 4]
+        if start != end or parts[i, 1] > num_rows or num_chain < 1 or parts[i, 5] < 0:
+            return False
+        end = parts[i, 1]
+        if end - start != num_chain + max(0, num_nodes - 1):
+            return False
+        for k in range(end - start):
+            parent, depth = start + k - 1 if k > 0 else -1, k
+            node = k - num_chain + 1
+            if num_nodes > 0 and node >= 0:
+                if token_ids[start + k] != tree_ids[first_node + node]:
+                    return False
+                if node > 0:
+                    parent = start + num_chain - 1 + tree_parents[first_node + node]
+                    depth = num_chain - 1 + tree_depths[first_node + node]
+            if parents[start + k] != parent or positions[start + k] != num_context + depth:
+                return False
+        first_node += num_nodes
+    if end != num_rows:
+        return False
+    is_sound = True
+    for row in range(num_rows):
+        is_sound = is_sound and not named[slots[row]]
+        named[slots[row]] = True
+    place = 0
+    for i in range(len(parts)):
+        # Sequences may share slots; one has no slot twice, and none that is written to.
+        number = last_seen - i
+        for _ in range(parts[i, 3]):
+            is_sound = is_sound and not named[contexts[place]] and seen[contexts[place]] != number
+            seen[contexts[place]] = number
+            place += 1
+    for row in range(num_rows):
+        named[slots[row]] = False
+    return is_sound
 
 
 def _check_indices(name: str, array: IntArray, length: int) -> None:

@@ -1,7 +1,7 @@
-"""Where the keys of a step's sequences stand and who sees them, for all sequences at once. Plain numpy.
+"""Where the keys of a step's sequences stand and who sees them, for all sequences at once.
 
 What `goose_ray.runner.visibility` does for one sequence costs a decode batch more host time than anything else: a
-score of small array operations a sequence. Here it is as many a step, and two or three a sequence.
+score of small array operations a sequence. Here it is two compiled functions a step.
 """
 
 from collections.abc import Sequence
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from goose.jit import jit, writable
 from goose.tree import BoolArray, FloatArray, IntArray
 from goose_ray.engine.step import StepBatch
 
-__all__ = ["KeyLayout", "ancestors"]
+__all__ = ["KeyLayout"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,89 +33,83 @@ class KeyLayout:
     @classmethod
     def of(cls, batch: StepBatch, *, max_span_ratio: float) -> "KeyLayout":
         """A run is read in place if it is at most `max_span_ratio` times as long as the keys are many."""
-        contexts = [step.context_slots for step in batch.sequences]
-        num_context = np.array([len(context) for context in contexts])
-        first_rows = np.array([step.row_start for step in batch.sequences])
-        counts = np.diff(first_rows, append=batch.num_rows)
-        of_contexts = np.concatenate(contexts)
-        lowest, highest = _extremes(batch.slots, first_rows, of_contexts, num_context)
-        spans, num_keys = highest + 1 - lowest, num_context + counts
+        contexts = np.concatenate([step.context_slots for step in batch.sequences])
+        row_starts = np.array([*(step.row_start for step in batch.sequences), batch.num_rows])
+        context_starts = np.cumsum([0, *(len(step.context_slots) for step in batch.sequences)])
+        row_slots, parents = writable(batch.slots, np.int64), writable(batch.parents, np.int64)
+        extremes = np.empty((2, len(batch.sequences)), dtype=np.int64)
+        _find_extremes(row_slots, row_starts, contexts, context_starts, extremes)
+
+        counts = np.diff(row_starts)
+        spans, num_keys = extremes[1] + 1 - extremes[0], np.diff(context_starts) + counts
         in_place = spans <= num_keys * max_span_ratio
         num_columns = np.where(in_place, spans, num_keys)
-
-        # What every row of a sequence sees, once for each sequence.
-        line_starts = np.cumsum(num_columns) - num_columns
-        lines = np.full(int(num_columns.sum()), -np.inf, dtype=np.float32)
-        shifts, others = line_starts - lowest, np.flatnonzero(~in_place).tolist()
-        widths, places = num_columns.tolist(), line_starts.tolist()
-        if not others:
-            lines[of_contexts + np.repeat(shifts, num_context)] = 0.0
-        else:
-            placed = np.repeat(in_place, num_context)
-            lines[of_contexts[placed] + np.repeat(shifts, np.where(in_place, num_context, 0))] = 0.0
-            for i in others:
-                lines[places[i] : places[i] + len(contexts[i])] = 0.0
-        # Then once for each row, with its own keys.
-        mask_sizes = counts * num_columns
-        mask_starts = np.cumsum(mask_sizes) - mask_sizes
-        masks = np.empty(int(mask_sizes.sum()), dtype=np.float32)
-        start = 0
-        for size, width, place in zip(mask_sizes.tolist(), widths, places, strict=True):
-            masks[start : start + size].reshape(-1, width)[:] = lines[place : place + width]
-            start += size
-        rows = np.arange(batch.num_rows)
-        columns = np.where(
-            np.repeat(in_place, counts),
-            batch.slots - np.repeat(lowest, counts),
-            rows + np.repeat(num_context - first_rows, counts),
+        gathered = np.where(in_place, 0, num_keys)
+        slots = np.empty(int(gathered.sum()), dtype=np.int64)
+        masks = np.empty(int((counts * num_columns).sum()), dtype=np.float32)
+        _fill(
+            parents, row_slots, row_starts, contexts, context_starts, extremes[0], in_place, num_columns, slots, masks
         )
-        row_starts = np.repeat(mask_starts - first_rows * num_columns, counts) + rows * np.repeat(num_columns, counts)
-        seeing, seen = ancestors(batch.parents).nonzero()
-        masks[row_starts[seeing] + columns[seen]] = 0.0
-
-        gathered = [
-            np.concatenate((contexts[i], batch.slots[step.row_start : step.row_end]))
-            for i, step in enumerate(batch.sequences)
-            if i in others
-        ]
+        widths = num_columns.tolist()
         return cls(
             runs=[
                 slice(low, low + width) if placed else None
-                for low, width, placed in zip(lowest.tolist(), widths, in_place.tolist(), strict=True)
+                for low, width, placed in zip(extremes[0].tolist(), widths, in_place.tolist(), strict=True)
             ],
-            slots=np.concatenate(gathered) if gathered else of_contexts[:0],
-            starts=[0, *np.cumsum(np.where(in_place, 0, num_keys)).tolist()],
+            slots=slots,
+            starts=[0, *np.cumsum(gathered).tolist()],
             masks=masks,
             num_columns=widths,
         )
 
 
-def _extremes(
-    row_slots: IntArray, first_rows: IntArray, context_slots: IntArray, num_context: IntArray
-) -> tuple[IntArray, IntArray]:
-    """[num_sequences] each: the lowest and the highest slot of every sequence, its rows' and its context's."""
-    lowest = np.minimum.reduceat(row_slots, first_rows)
-    highest = np.maximum.reduceat(row_slots, first_rows)
-    # Where a sequence without context stands, `reduceat` would take another's.
-    some = num_context.nonzero()[0]
-    if len(some):
-        starts = (np.cumsum(num_context) - num_context)[some]
-        lowest[some] = np.minimum(lowest[some], np.minimum.reduceat(context_slots, starts))
-        highest[some] = np.maximum(highest[some], np.maximum.reduceat(context_slots, starts))
-    return lowest, highest
+@jit
+def _find_extremes(
+    row_slots: IntArray, row_starts: IntArray, contexts: IntArray, context_starts: IntArray, extremes: IntArray
+) -> None:
+    """extremes [2, num_sequences]: the lowest and the highest slot of every sequence, its rows' and its context's."""
+    for i in range(extremes.shape[1]):
+        low = high = row_slots[row_starts[i]]
+        for row in range(row_starts[i], row_starts[i + 1]):
+            low, high = min(low, row_slots[row]), max(high, row_slots[row])
+        for place in range(context_starts[i], context_starts[i + 1]):
+            low, high = min(low, contexts[place]), max(high, contexts[place])
+        extremes[0, i], extremes[1, i] = low, high
 
 
-def ancestors(parents: IntArray) -> BoolArray:
-    """[T, T] bool: entry (i, j) is true if row j is row i or above it; `parents` [T] are rows, -1 for none.
-
-    Memory and time grow with the square of T: for a few hundred rows.
-    """
-    num_rows = len(parents)
-    # One row more, which sees nothing and to which -1 leads.
-    visible = np.eye(num_rows + 1, num_rows, dtype=np.bool_)
-    above = np.append(parents, -1)
-    # After k rounds a row sees its next 2^k - 1 ancestors.
-    while (above >= 0).any():
-        visible |= visible[above]
-        above = above[above]
-    return visible[:num_rows]
+@jit
+def _fill(
+    parents: IntArray,
+    row_slots: IntArray,
+    row_starts: IntArray,
+    contexts: IntArray,
+    context_starts: IntArray,
+    lowest: IntArray,
+    in_place: BoolArray,
+    num_columns: IntArray,
+    slots: IntArray,
+    masks: FloatArray,
+) -> None:
+    """Writes `slots` and `masks`. A row sees the context, itself and what its parent sees."""
+    line = gathered = 0
+    for i in range(len(num_columns)):
+        first, width = row_starts[i], num_columns[i]
+        num_context = context_starts[i + 1] - context_starts[i]
+        for row in range(first, row_starts[i + 1]):
+            if parents[row] >= 0:
+                above = line - (row - parents[row]) * width
+                for column in range(width):
+                    masks[line + column] = masks[above + column]
+            else:
+                for column in range(width):
+                    masks[line + column] = -np.inf
+                for k in range(num_context):
+                    masks[line + (contexts[context_starts[i] + k] - lowest[i] if in_place[i] else k)] = 0.0
+            masks[line + (row_slots[row] - lowest[i] if in_place[i] else num_context + row - first)] = 0.0
+            line += width
+        if not in_place[i]:
+            for k in range(num_context):
+                slots[gathered + k] = contexts[context_starts[i] + k]
+            for row in range(first, row_starts[i + 1]):
+                slots[gathered + num_context + row - first] = row_slots[row]
+            gathered += num_context + row_starts[i + 1] - first

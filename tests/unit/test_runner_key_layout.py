@@ -6,7 +6,7 @@ import pytest
 from goose.tree import IntArray, TokenTree
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.engine.step import SequenceStep, StepBatch
-from goose_ray.runner.key_layout import KeyLayout, ancestors
+from goose_ray.runner.key_layout import KeyLayout
 from goose_ray.runner.visibility import additive_mask, row_visibility
 
 _SAMPLING = SamplingParams(max_tokens=4, temperature=0.0)
@@ -94,11 +94,3 @@ def test_a_batch_is_laid_out_as_its_sequences_alone(ratio: float) -> None:
             kinds.add((run is None, len(step.context_slots) > 0, step.tree is None))
         assert not len(masks)
     assert len(kinds) == (8 if ratio else 4)
-
-
-def test_a_row_sees_itself_and_all_above_it() -> None:
-    deep = np.arange(-1, 99)
-    assert (ancestors(deep) == np.tri(100, dtype=np.bool_)).all()
-    branched = ["1000000", "1100000", "1110000", "1001000", "1001100", "0000010", "0000011"]
-    seen = ancestors(np.array([-1, 0, 1, 0, 3, -1, 5]))
-    assert ["".join(map(str, row.astype(int))) for row in seen] == branched
