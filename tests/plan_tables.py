@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from goose_ray.plan.deployment import DeploymentPlan, plan_deployment, read_deployment
+from goose_ray.cli.deployment_file import DeploymentFile
+from goose_ray.plan.deployment import DeploymentPlan, plan_deployment
 from goose_ray.plan.gpus import GPUS
 
 __all__ = ["DEPLOYMENTS", "FILES", "plan_table"]
@@ -20,7 +21,7 @@ def plan_table() -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for name in FILES:
-        config = read_deployment(DEPLOYMENTS / f"{name}.yaml")
+        config = DeploymentFile(str(DEPLOYMENTS / f"{name}.yaml")).config
         lines += [_line(name, plan_deployment(config, gpu)) for gpu in GPUS]
     return "\n".join(lines)
 

@@ -1,7 +1,6 @@
 """`goose plan`: whether a deployment fits a GPU, and what it gives there."""
 
 import json
-from pathlib import Path
 
 import click
 
@@ -14,22 +13,25 @@ _DRY_RUN_RANKS = (2, 4, 8)
 
 
 @click.command()
-@click.argument("deployment", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("deployment")
 @click.option("--gpu", help="A100-40GB, A100-80GB, H100-80GB or H200-141GB.")
 @click.option("--context", default=2048, show_default=True, type=click.IntRange(min=1), help="Tokens of a sequence.")
 @click.option("--dry-run", is_flag=True, help="Divide the model, without memory, among 2, 4 and 8 ranks, and check.")
 @json_option
-def plan(deployment: Path, gpu: str | None, context: int, dry_run: bool, as_json: bool) -> None:
+def plan(deployment: str, gpu: str | None, context: int, dry_run: bool, as_json: bool) -> None:
     """Memory of a rank, tokens of KV, milliseconds of a step by nodes, and the budget with the most tokens a second.
 
-    From the model's config and the GPU's data sheet; needs neither weights nor GPU. Exit status 1 if it does not fit.
+    DEPLOYMENT is a file, or the name of one that comes along. From the model's config and the GPU's data sheet; needs
+    neither weights nor GPU. Exit status 1 if it does not fit.
 
     \b
-    goose plan deployments/qwen3-32b.yaml --gpu H100-80GB
+    goose plan qwen3-32b --gpu H100-80GB
+    goose plan deployment.yaml --gpu H100-80GB --dry-run
     """
-    from goose_ray.plan.deployment import plan_deployment, read_deployment
+    from goose_ray.cli.deployment_file import DeploymentFile
+    from goose_ray.plan.deployment import plan_deployment
 
-    config = read_deployment(deployment)
+    config = DeploymentFile(deployment).config
     if gpu is None and not dry_run:
         raise click.UsageError("Give --gpu, --dry-run or both.")
     found: dict[str, object] = {}

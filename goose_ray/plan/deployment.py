@@ -2,22 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from goose_ray.config import GooseConfig
-from goose_ray.errors import ConfigError
 from goose_ray.plan.architecture import Architecture, read_config
 from goose_ray.plan.budget import BudgetPlan, best_budget
 from goose_ray.plan.gpus import find_gpu
 from goose_ray.plan.latency import Assumptions, step_time
 from goose_ray.plan.memory import RankMemory, rank_memory
 
-__all__ = ["SEQUENCES", "DeploymentPlan", "plan_deployment", "read_deployment"]
+__all__ = ["SEQUENCES", "DeploymentPlan", "plan_deployment"]
 
-_BUILDER = "goose_ray.app:build_app"
 _NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 SEQUENCES = (1, 8, 32)
 # float32 is what the CPU has; on a GPU `auto` is bfloat16.
@@ -74,16 +69,6 @@ class DeploymentPlan:
             "step_ms_by_nodes": {str(nodes): round(1e3 * s, 3) for nodes, s in self.step_s.items()},
             "budgets": [asdict(budget) for budget in self.budgets],
         }
-
-
-def read_deployment(path: Path) -> GooseConfig:
-    """The arguments of the file's application. Raises ConfigError if it has none of goose's, or they are wrong."""
-    try:
-        applications = yaml.safe_load(path.read_text(encoding="utf-8"))["applications"]
-        (args,) = [one.get("args", {}) for one in applications if one["import_path"] == _BUILDER]
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{path} is no Serve config with one application of {_BUILDER}: {error}") from error
-    return GooseConfig.from_args(args)
 
 
 def plan_deployment(

@@ -10,13 +10,15 @@ from click.testing import CliRunner
 from plan_tables import DEPLOYMENTS, FILES, plan_table
 from ray.serve.schema import ServeDeploySchema
 
+from goose_ray.api.ingress import INGRESS_OPTIONS
 from goose_ray.app import build_app
+from goose_ray.cli.deployment_file import DeploymentFile
 from goose_ray.cli.main import main
 from goose_ray.config import GooseConfig
 from goose_ray.errors import ConfigError
 from goose_ray.plan.architecture import Architecture, known_models, read_config
 from goose_ray.plan.budget import NODES_AND_TAU, best_budget, path_probabilities
-from goose_ray.plan.deployment import plan_deployment, read_deployment
+from goose_ray.plan.deployment import plan_deployment
 from goose_ray.plan.dry_run import dry_run
 from goose_ray.plan.gpus import GPUS
 
@@ -41,7 +43,7 @@ BY_HAND = {
 
 
 def config_of(name: str) -> GooseConfig:
-    return read_deployment(DEPLOYMENTS / f"{name}.yaml")
+    return DeploymentFile(str(DEPLOYMENTS / f"{name}.yaml")).config
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -79,6 +81,10 @@ def test_the_deployments_are_valid_and_fit(name: str, monkeypatch: pytest.Monkey
     (server,) = [one for one in schema.applications[0].deployments if one.name == "GooseServer"]
     num_gpus = server.ray_actor_options.num_gpus or 0
     assert num_gpus == (1 if config_of(name).tensor_parallel_size == 1 else 0)
+    # An ingress that is replaced hears out what its replicas have, however long they may take for it.
+    (ingress,) = [one for one in schema.applications[0].deployments if one.name == "OpenAIIngress"]
+    assert not ingress.model_fields_set & {"graceful_shutdown_timeout_s", "max_surge_percent"}
+    assert INGRESS_OPTIONS["graceful_shutdown_timeout_s"] > server.graceful_shutdown_timeout_s
     was_connected = ray.is_initialized()
     build_app(schema.applications[0].args)
     assert ray.is_initialized() == was_connected
@@ -113,7 +119,7 @@ def test_what_cannot_be_planned_is_named(tmp_path: Path) -> None:
     path = tmp_path / "other.yaml"
     path.write_text("applications: [{import_path: 'other:app'}]")
     with pytest.raises(ConfigError, match=r"other\.yaml is no Serve config with one application of goose_ray"):
-        read_deployment(path)
+        DeploymentFile(str(path))
     with pytest.raises(ConfigError, match=r"the config of 'org/unknown' is not here"):
         read_config("org/unknown")
     with pytest.raises(ConfigError, match=r"llama, mistral, qwen2, qwen3, not 'mixtral'"):
@@ -164,7 +170,7 @@ def test_the_command_prints_what_is_planned() -> None:
     found = json.loads(CliRunner().invoke(main, ["plan", path, "--gpu", "A100-40GB", "--json"]).stdout)
     assert found["fits"]
     assert [budget["sequences"] for budget in found["budgets"]] == [1, 8, 32]
-    refused = CliRunner().invoke(main, ["plan", str(DEPLOYMENTS / "qwen3-32b.yaml"), "--gpu", "A100-40GB"])
+    refused = CliRunner().invoke(main, ["plan", "qwen3-32b", "--gpu", "A100-40GB"])
     assert refused.exit_code == 1
     assert "GiB a rank are missing" in refused.output
     with pytest.raises(ConfigError, match="at most 8"):
