@@ -66,10 +66,12 @@ slots: $(STAMP)
 		tests/property/test_engine_resident.py tests/behaviours/test_bad_requests.py
 
 # Gangs of four ranks, gangs over two nodes and over two hosts, shared prompts answered by two ranks, another model by the
-# environment, and killed and stopped ranks and replicas under load; `make test` has the rest. A quarter of an hour.
+# environment, killed and stopped ranks and replicas under load, and updates under load; `make test` has the rest. Twenty
+# minutes.
 ranks: $(STAMP)
 	GOOSE_RANKS=4 $(BIN)/pytest tests/unit/test_shard_slices.py tests/serve/test_rank_gang.py \
-		tests/serve/test_rank_environment.py tests/serve/test_tensor_parallel.py tests/serve/test_rank_chaos.py
+		tests/serve/test_rank_environment.py tests/serve/test_tensor_parallel.py tests/serve/test_rank_chaos.py \
+		tests/serve/test_rolling_updates.py
 
 # The most memory that ranks have while they read a checkpoint of 4 GB, at two ranks and at four.
 shards: $(STAMP)

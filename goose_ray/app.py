@@ -21,7 +21,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import DeploymentActorConfig, RequestRouterConfig
 
-from goose_ray.api.ingress import OpenAIIngress
+from goose_ray.api.ingress import INGRESS_OPTIONS, OpenAIIngress
 from goose_ray.assembly import check_model_fits
 from goose_ray.config import GooseConfig
 from goose_ray.placement import gang_device, gang_placement
@@ -31,18 +31,6 @@ from goose_ray.telemetry.acceptance_aggregator import AGGREGATOR_NAME, Acceptanc
 
 __all__ = ["build_app"]
 
-# An ingress replica holds a request for as long as it streams and does next to nothing for it. What may run and what
-# may wait is the business of GooseServer's limits; this one only bounds the ingress' memory.
-_INGRESS_LIMITS: dict[str, Any] = {
-    "max_ongoing_requests": 2048,
-    "max_queued_requests": 1024,
-    "backpressure_config": {"status_code": 429, "retry_after_s": 2.0},
-    "health_check_period_s": 5.0,
-    "health_check_timeout_s": 10.0,
-    # One that is replaced hears its answers out, however often they change replicas, and its successor is there first.
-    "graceful_shutdown_timeout_s": 3600.0,
-    "max_surge_percent": 100,
-}
 # Without a YAML that says otherwise: as many as the engine runs at once, and a queue that is worth waiting in.
 _SERVER_LIMITS: dict[str, Any] = {
     "max_ongoing_requests": 32,
@@ -83,7 +71,7 @@ def build_app(args: dict[str, Any]) -> Application:
         deployment_actors=[aggregator], **_SERVER_LIMITS, **_router(config), **placement
     )
     ingress = serve.deployment(serve.ingress()(OpenAIIngress)).options(
-        ray_actor_options={"num_cpus": 0}, **_INGRESS_LIMITS
+        ray_actor_options={"num_cpus": 0}, **INGRESS_OPTIONS
     )
     return ingress.bind(server.bind(config), config)
 

@@ -15,9 +15,22 @@ from goose_ray.api.serve_logging import log_through_serve
 from goose_ray.config import GooseConfig
 from goose_ray.telemetry.tracing import Tracing
 
-__all__ = ["OpenAIIngress"]
+__all__ = ["INGRESS_OPTIONS", "OpenAIIngress"]
 
 logger = logging.getLogger(__name__)
+
+# An ingress replica holds a request for as long as it streams and does next to nothing for it. What may run and what
+# may wait is the business of GooseServer's limits; this one only bounds the ingress' memory.
+INGRESS_OPTIONS: dict[str, Any] = {
+    "max_ongoing_requests": 2048,
+    "max_queued_requests": 1024,
+    "backpressure_config": {"status_code": 429, "retry_after_s": 2.0},
+    "health_check_period_s": 5.0,
+    "health_check_timeout_s": 10.0,
+    # One that is replaced hears its answers out, however often they change replicas, and its successor is there first.
+    "graceful_shutdown_timeout_s": 3600.0,
+    "max_surge_percent": 100,
+}
 
 
 class OpenAIIngress:

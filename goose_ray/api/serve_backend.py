@@ -47,7 +47,7 @@ _DEFAULT_RETRY_AFTER_S = 1.0
 # RayActorError.
 _LOST = (NodeDiedError, ObjectLostError, OutOfMemoryError, RayActorError, WorkerCrashedError)
 # A call that has waited for its first item for so long looks whether it waits in vain, and again after as long.
-_LOOK_EVERY_S = 5.0
+_LOOK_EVERY_S = 2.0
 
 
 class _ReplicaLostError(EngineDeadError):

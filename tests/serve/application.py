@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import yaml
+from ray.serve.schema import ServeDeploySchema
 
 from serve.helpers import Server
 
-__all__ = ["serving"]
+__all__ = ["redeploy", "serving"]
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _OWN = "goose_ray.app:build_app"
@@ -49,7 +51,7 @@ def serving(
         command = [str(programs / "serve"), "run", "--address", ray_address, str(config)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
-    running = Server(port, log)
+    running = Server(port, log, config)
     try:
         _wait_until_up(running, process)
         yield running
@@ -59,6 +61,36 @@ def serving(
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_TIMEOUT_S)
         process.kill()
+
+
+def redeploy(
+    server: Server,
+    *,
+    args: Mapping[str, Any] | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    remove: bool = False,
+) -> None:
+    """Sets more of the `args` and of the options of deployments, by name, or removes the application. Returns once
+    Serve knows: what runs goes on for a while.
+    """
+    config: dict[str, Any] = yaml.safe_load(server.config.read_text())
+    (one,) = config["applications"]
+    one["args"].update(args or {})
+    for name, changed in (options or {}).items():
+        _deployment(one, name).update(changed)
+    if remove:
+        config["applications"] = []
+    server.config.write_text(yaml.safe_dump(config))
+    # What `serve run` and `serve deploy` come to. Serve's own client would go on asking the first controller of the
+    # session, of which every application has one.
+    controller = ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+    ray.get(controller.apply_config.remote(ServeDeploySchema.model_validate(config)))
+
+
+def _deployment(application: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any]
+    (found,) = [entry for entry in application["deployments"] if entry["name"] == name]
+    return found
 
 
 def _changed(
@@ -79,8 +111,7 @@ def _changed(
     for entry in one["deployments"]:
         # how long a replica waits at its end before it looks whether requests are under way: two seconds by default
         entry["graceful_shutdown_wait_loop_s"] = 0.1
-    (goose_server,) = [entry for entry in one["deployments"] if entry["name"] == "GooseServer"]
-    goose_server.update(server)
+    _deployment(one, "GooseServer").update(server)
     return deployment
 
 

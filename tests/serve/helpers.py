@@ -1,15 +1,17 @@
 """What tests of a running application share: its address, polling, and clients."""
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
+import ray
 
-__all__ = ["MODEL", "Server", "async_client", "eventually"]
+__all__ = ["MODEL", "Server", "async_client", "continued_story", "eventually", "replica_names"]
 
 MODEL = "smollm2-135m-instruct"
 
@@ -23,11 +25,22 @@ def eventually(holds: Callable[[], bool], *, within_s: float, what: str) -> None
         time.sleep(0.05)
 
 
+def replica_names(deployment: str) -> set[str]:
+    """Of the actors that live, by a deployment's name; empty: of all deployments of the application."""
+    prefix = f"SERVE_REPLICA::goose#{deployment}{'#' if deployment else ''}"
+    return {name for name in named_actors() if name.startswith(prefix)}
+
+
+def named_actors() -> list[str]:
+    return [actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)]
+
+
 class Server:
     """A running application, as a client on this machine sees it."""
 
-    def __init__(self, port: int, log: Path) -> None:
+    def __init__(self, port: int, log: Path, config: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
+        self.config = config
         self.log = log
         self.http = httpx.Client(base_url=self.url, timeout=120)
 
@@ -66,3 +79,30 @@ class Server:
 def async_client(server: Server, **options: Any) -> openai.AsyncOpenAI:
     defaults: dict[str, Any] = {"api_key": "none", "max_retries": 0, "timeout": 120}
     return openai.AsyncOpenAI(base_url=f"{server.url}/v1", **{**defaults, **options})
+
+
+def continued_story(
+    server: Server, disturb: Callable[[openai.AsyncOpenAI], Awaitable[None]], *, max_tokens: int
+) -> tuple[str, str]:
+    """A seeded answer, and what came of the same one as a stream that `disturb` ran behind the first piece of."""
+    request: dict[str, Any] = {
+        "model": MODEL,
+        "prompt": "Once upon a time",
+        "max_tokens": max_tokens,
+        "temperature": 0.9,
+        "seed": 7,
+    }
+
+    async def scenario() -> tuple[str, str]:
+        async with async_client(server, timeout=600) as client:
+            undisturbed = (await client.completions.create(**request, extra_body={"ignore_eos": True})).choices[0].text
+            stream = await client.completions.create(
+                **request, extra_body={"ignore_eos": True, "goose": {"policy": "autoregressive"}}, stream=True
+            )
+            text = (await anext(stream)).choices[0].text
+            await disturb(client)
+            async for chunk in stream:
+                text += chunk.choices[0].text
+        return undisturbed, text
+
+    return asyncio.run(scenario())

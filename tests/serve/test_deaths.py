@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import ray
 
-from serve.helpers import MODEL, Server, async_client, eventually
+from serve.helpers import MODEL, Server, continued_story, eventually
 
 APPLICATION = {
     "import_path": "faulty_app:build_app",
@@ -52,33 +53,16 @@ def test_a_replica_with_a_dead_engine_is_replaced(server: Server) -> None:
 
 def test_an_answer_goes_on_with_the_replacement(server: Server) -> None:
     """The only replica's engine dies: the call waits for the next one, and is not spent on the one that is leaving."""
-    request: dict[str, Any] = {
-        "model": MODEL,
-        "prompt": "Once upon a time",
-        "max_tokens": 24,
-        "temperature": 0.9,
-        "seed": 7,
-        "extra_body": {"ignore_eos": True, "goose": {"policy": "autoregressive"}},
-    }
 
-    async def scenario() -> tuple[str, str]:
-        async with async_client(server) as client:
-            undisturbed = (await client.completions.create(**request)).choices[0].text
-            stream = await client.completions.create(**request, stream=True)
-            text = (await anext(stream)).choices[0].text
-            poisoning = asyncio.create_task(client.completions.create(model=MODEL, prompt=[POISON]))
-            # hung up before it is tried again: it would kill the replacement as well
-            await asyncio.to_thread(
-                eventually, lambda: not server.is_healthy(), within_s=60, what="the end of the engine"
-            )
-            poisoning.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await poisoning
-            async for chunk in stream:
-                text += chunk.choices[0].text
-        return undisturbed, text
+    async def kill_the_engine(client: openai.AsyncOpenAI) -> None:
+        poisoning = asyncio.create_task(client.completions.create(model=MODEL, prompt=[POISON]))
+        # hung up before it is tried again: it would kill the replacement as well
+        await asyncio.to_thread(eventually, lambda: not server.is_healthy(), within_s=60, what="the end of the engine")
+        poisoning.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await poisoning
 
-    undisturbed, text = asyncio.run(scenario())
+    undisturbed, text = continued_story(server, kill_the_engine, max_tokens=24)
     assert text == undisturbed
 
 

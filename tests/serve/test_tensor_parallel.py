@@ -1,12 +1,11 @@
 """The embedded model held by two ranks, served: one process' tokens, and what is left when a rank or a replica dies."""
 
-import asyncio
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
+import openai
 import pytest
 import torch
 
@@ -17,7 +16,7 @@ from goose_ray.bench.prompts import Conversation, encode, read_prompt_files
 from goose_ray.bench.references import ReferenceStore, TransformersReference, weights_id
 from goose_ray.config import EngineConfig, GooseConfig
 from goose_ray.engine.sampling_params import SamplingParams
-from serve.helpers import MODEL, Server, async_client, eventually
+from serve.helpers import Server, continued_story, eventually
 
 DEPLOYMENT = "goose-tp2.yaml"
 SHARED_TOKENS = 32
@@ -112,26 +111,11 @@ def test_an_answer_goes_on_when_a_rank_is_killed_and_no_rank_stays_behind(server
     segments = shared_memory()
     before = ranks()
     assert len(before) == 2
-    request: dict[str, Any] = {
-        "model": MODEL,
-        "prompt": "Once upon a time",
-        "max_tokens": 48,
-        "temperature": 0.9,
-        "seed": 7,
-        "extra_body": {"ignore_eos": True, "goose": {"policy": "autoregressive"}},
-    }
 
-    async def scenario() -> tuple[str, str]:
-        async with async_client(server) as client:
-            undisturbed = (await client.completions.create(**request)).choices[0].text
-            stream = await client.completions.create(**request, stream=True)
-            text = (await anext(stream)).choices[0].text
-            os.kill(max(before), signal.SIGKILL)
-            async for chunk in stream:
-                text += chunk.choices[0].text
-        return undisturbed, text
+    async def kill_a_rank(_: openai.AsyncOpenAI) -> None:
+        os.kill(max(before), signal.SIGKILL)
 
-    undisturbed, text = asyncio.run(scenario())
+    undisturbed, text = continued_story(server, kill_a_rank, max_tokens=48)
     assert text == undisturbed
     after = ranks()
     assert len(after - before) == 2

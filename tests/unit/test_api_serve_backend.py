@@ -158,6 +158,7 @@ def test_who_waits_for_a_replica_that_will_not_come_is_told(monkeypatch: pytest.
     handle = Handle()
     monkeypatch.setattr(handle, "remote", lambda call: Waiting(handle, []))
     monkeypatch.setattr("goose_ray.api.serve_backend._LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("goose_ray.api.takedown._ASK_EVERY_S", 0.0)
     answers: Iterator[bool | Exception] = iter([ConnectionError("no controller"), False, True])
 
     def ask(_: object) -> bool:
