@@ -9,13 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from goose_ray.api.validation import WireModel, only_neutral
-from goose_ray.engine.structured import StructuredKind, StructuredOutput
+from goose_ray.engine.structured import SCHEMA_OPTIONS, StructuredKind, StructuredOutput
 from goose_ray.errors import InvalidRequestError
 
 __all__ = ["JsonSchemaFormat", "ResponseFormat", "Schema", "StructuredFields", "StructuredOutputs"]
-
-# The place in a schema for what a compiler is to do with it: our grammar library's own keyword.
-_OPTIONS = "x-guidance"
 
 Schema = dict[str, Any]
 Choices = Annotated[list[str], Field(fail_fast=True, min_length=1)]
@@ -141,12 +138,12 @@ def _of_json(schema: Schema | str, param: str, options: dict[str, Any]) -> Struc
         if not isinstance(schema, dict):
             raise InvalidRequestError(f"{param} must be a JSON object", param)
     if options:
-        schema = {**schema, _OPTIONS: {**_options_in(schema, param), **options}}
+        schema = {**schema, SCHEMA_OPTIONS: {**_options_in(schema, param), **options}}
     return StructuredOutput("json_schema", json.dumps(schema, ensure_ascii=False), param)
 
 
 def _options_in(schema: Schema, param: str) -> dict[str, Any]:
-    given = schema.get(_OPTIONS, {})
+    given = schema.get(SCHEMA_OPTIONS, {})
     if not isinstance(given, dict):
-        raise InvalidRequestError(f"{_OPTIONS} in {param} must be an object", param)
+        raise InvalidRequestError(f"{SCHEMA_OPTIONS} in {param} must be an object", param)
     return given

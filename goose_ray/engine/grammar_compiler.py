@@ -16,7 +16,7 @@ from llguidance import LLMatcher, LLParserLimits, grammar_from
 
 from goose_ray.engine.grammar import Grammar, error_of
 from goose_ray.engine.grammar_vocabulary import GrammarVocabulary
-from goose_ray.engine.structured import StructuredOutput
+from goose_ray.engine.structured import SCHEMA_OPTIONS, StructuredOutput
 from goose_ray.engine.tokenizer import Tokenizer
 from goose_ray.errors import InvalidRequestError
 
@@ -120,7 +120,7 @@ def _source(structured: StructuredOutput) -> str:
     schema = {"type": "object"} if structured.kind == "json_object" else json.loads(spec)
     if not isinstance(schema, dict):
         raise ValueError("it must be a JSON object")
-    options = schema.get("x-guidance", {})
+    options = schema.get(SCHEMA_OPTIONS, {})
     chosen = isinstance(options, dict) and not options.keys().isdisjoint(("whitespace_flexible", "whitespace_pattern"))
     return LLMatcher.grammar_from_json_schema(schema, defaults=None if chosen else _DEFAULTS)
 

@@ -6,7 +6,10 @@ Plain data. Knows nothing of grammars' semantics; whether a specification is val
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["StructuredKind", "StructuredOutput"]
+__all__ = ["SCHEMA_OPTIONS", "StructuredKind", "StructuredOutput"]
+
+# The place in a schema for what its compiler is to do with it: the grammar library's own keyword.
+SCHEMA_OPTIONS = "x-guidance"
 
 StructuredKind = Literal["json_object", "json_schema", "regex", "grammar", "choice"]
 

@@ -64,8 +64,8 @@ class Architecture:
         kind = config.get("model_type")
         if kind not in _KNOWN:
             raise ConfigError(f"goose plan knows models of the types {', '.join(_KNOWN)}, not {kind!r}")
-        heads = config["num_attention_heads"]
         try:
+            heads = int(config["num_attention_heads"])
             return cls(
                 model_type=kind,
                 num_attention_heads=heads,

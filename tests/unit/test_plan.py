@@ -124,6 +124,8 @@ def test_what_cannot_be_planned_is_named(tmp_path: Path) -> None:
         read_config("org/unknown")
     with pytest.raises(ConfigError, match=r"llama, mistral, qwen2, qwen3, not 'mixtral'"):
         Architecture.from_config({"model_type": "mixtral"})
+    with pytest.raises(ConfigError, match="the model's config lacks 'num_attention_heads'"):
+        Architecture.from_config({"model_type": "llama"})
 
 
 def test_the_budget_is_the_best_of_all() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from goose_ray.api.tools.forced import NamedParser, RequiredParser
 from goose_ray.api.tools.formats import FORMATS, ToolParser
-from goose_ray.engine.structured import StructuredOutput
+from goose_ray.engine.structured import SCHEMA_OPTIONS, StructuredOutput
 
 __all__ = ["MAX_CALLS", "ToolChoice", "ToolChoiceKind"]
 
@@ -19,8 +19,6 @@ MAX_CALLS = 128
 
 ToolChoiceKind = Literal["none", "auto", "required", "named"]
 
-# The place in a schema for what its compiler is to do with it, as in `structured_fields`.
-_OPTIONS = "x-guidance"
 # The white space of templates' `tojson`, and no other: models could go on with it for ever.
 _SPELLING: Mapping[str, Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -56,7 +54,7 @@ class ToolChoice:
             schema, param = self._list_schema(), "tools"
         else:
             return None
-        return StructuredOutput("json_schema", json.dumps({**schema, _OPTIONS: self._options()}), param)
+        return StructuredOutput("json_schema", json.dumps({**schema, SCHEMA_OPTIONS: self._options()}), param)
 
     def _options(self) -> dict[str, Any]:
         """Of the compiler: what it cannot enforce is an error only if a function is to be `strict`."""
