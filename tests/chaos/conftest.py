@@ -46,9 +46,7 @@ def stage(ray_address: str, model: Path, tmp_path_factory: pytest.TempPathFactor
         "autoscaling_config": {"min_replicas": _REPLICAS, "max_replicas": _REPLICAS, "target_ongoing_requests": 8},
         "max_ongoing_requests": 12,
         "max_queued_requests": 12,
-        # a replica that answers no more is given up after three of them, and ended
         "health_check_period_s": 1,
-        "health_check_timeout_s": 5,
         "graceful_shutdown_timeout_s": 5,
     }
     with serving(ray_address, folder, args=args, engine=engine, server=server) as running:
