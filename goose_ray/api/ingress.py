@@ -25,8 +25,8 @@ INGRESS_OPTIONS: dict[str, Any] = {
     "max_ongoing_requests": 2048,
     "max_queued_requests": 1024,
     "backpressure_config": {"status_code": 429, "retry_after_s": 2.0},
-    # Sooner than replicas: one that hangs holds up every replica with a stream for it that ends (Ray waits there for the
-    # receiver), and must be gone before they are given up as well.
+    # Sooner than replicas: one that hangs holds up every replica with a stream for it that ends (Ray waits there for
+    # the receiver), and must be gone before they are given up as well.
     "health_check_period_s": 2.0,
     "health_check_timeout_s": 5.0,
     # One that is replaced hears its answers out, however often they change replicas, and its successor is there first.
