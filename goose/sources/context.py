@@ -8,11 +8,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest, RequestStates
-from goose.sources.base import CandidateQuery, Candidates
 
 __all__ = ["NGRAM_LENGTHS", "ContextMatch", "ContextMatcher"]
 
@@ -116,7 +113,6 @@ class ContextMatcher:
     """The n-gram source. A draft ends before a stop token: it would gain nothing, the bonus token brings it as well."""
 
     name = "context"
-    feature_names = ("match_length", "num_occurrences", "depth", "age")
     harvest_k = 0
 
     def __init__(self, *, max_occurrences: int = 32) -> None:
@@ -151,51 +147,14 @@ class ContextMatcher:
         """
         text = self._texts[request_id]
         counts: dict[int, int] = {}
-        for position in self._occurrences(text, draft_ids, text.all_indices)[1]:
+        found = text.find(draft_ids, text.all_indices)
+        if found is None:
+            return counts
+        index, position = found
+        for _ in range(self._max_occurrences):
+            if position < 0:
+                break
             token = text.tokens[position]
             counts[token] = counts.get(token, 0) + 1
-        return counts
-
-    def candidates(self, queries: Sequence[CandidateQuery]) -> Candidates:
-        """The trie of the continuations of the latest occurrences; a score is the share of them that agree.
-
-        Features: n of the match, occurrences that lead through the candidate, depth below the node asked about, tokens
-        from the latest of these occurrences to the end of the text.
-        """
-        rows: list[tuple[int, int, int, float, int, int, int, int]] = []
-        for number, query in enumerate(queries):
-            text = self._texts[query.request_id]
-            length, positions = self._occurrences(text, query.draft_ids.tolist(), text.indices)
-            # A node of the trie: its row, its depth, the continuations through it, the latest first, and their ages.
-            chains = [(text.continuation(p, query.max_depth)[0], len(text.tokens) - p) for p in positions]
-            level = [(-1, 0, chains)]
-            while level:
-                below: list[tuple[int, int, list[tuple[list[int], int]]]] = []
-                for parent, depth, chains in level:
-                    children: dict[int, list[tuple[list[int], int]]] = {}
-                    for chain, age in chains:
-                        if len(chain) > depth:
-                            children.setdefault(chain[depth], []).append((chain, age))
-                    for token, through in children.items():
-                        share = len(through) / len(chains)
-                        rows.append((number, token, parent, share, length, len(through), depth + 1, through[0][1]))
-                        below.append((len(rows) - 1, depth + 1, through))
-                level = below
-        table = np.asarray(rows, dtype=np.float64).reshape(-1, 8)
-        queries_of, token_ids, parents = (table[:, column].astype(np.int64) for column in range(3))
-        scores = table[:, 3].astype(np.float32)
-        return Candidates(queries_of, token_ids, parents, scores, table[:, 4:].astype(np.float32))
-
-    def _occurrences(
-        self, text: _Text, draft_ids: Sequence[int], indices: Sequence[_NgramIndex]
-    ) -> tuple[int, list[int]]:
-        """The length of the longest n-gram found and its latest positions, latest first; 0 and none if none is."""
-        found = text.find(draft_ids, indices)
-        positions: list[int] = []
-        if found is None:
-            return 0, positions
-        index, position = found
-        while position >= 0 and len(positions) < self._max_occurrences:
-            positions.append(position)
             position = index.previous[position]
-        return index.length, positions
+        return counts

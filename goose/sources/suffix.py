@@ -17,7 +17,6 @@ import numpy as np
 
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest, RequestStates
-from goose.sources.base import CandidateQuery, Candidates
 from goose.sources.continuations import CountedTrie
 from goose.sources.text_index import INDEXED_LENGTHS, TextIndex
 from goose.tree import IntArray
@@ -59,7 +58,6 @@ class SuffixPool:
     """
 
     name = "pool"
-    feature_names = ("match_length", "num_occurrences", "depth")
     harvest_k = 0
 
     def __init__(self, *, max_tokens: int = DEFAULT_POOL_TOKENS, max_occurrences: int = _MAX_OCCURRENCES) -> None:
@@ -127,37 +125,6 @@ class SuffixPool:
         """What followed a match of `pooled_matches`."""
         request = self._requests[request_id]
         return _continuations(self._pools[request.salt], match, depth, request.stop_token_ids)
-
-    def candidates(self, queries: Sequence[CandidateQuery]) -> Candidates:
-        """The trie of what followed the longest pattern found in the outputs kept; a score is p(child).
-
-        Features: tokens of the pattern, occurrences that lead through the candidate, depth below the node asked about.
-        """
-        found: list[tuple[int, int, CountedTrie]] = []
-        for number, query in enumerate(queries):
-            match = next(self.pooled_matches(query.request_id, query.draft_ids.tolist()), None)
-            if match is not None and query.max_depth > 0:
-                trie = self.pooled_continuations(query.request_id, match, query.max_depth)
-                found.append((number, match.length, trie))
-        sizes = [len(trie) for _, _, trie in found]
-        offsets = np.cumsum([0, *sizes[:-1]])
-        empty = np.empty(0, dtype=np.int64)
-        parents = [
-            np.where(trie.parents < 0, -1, trie.parents + at)
-            for (_, _, trie), at in zip(found, offsets.tolist(), strict=False)
-        ]
-        features = [
-            np.repeat([length for _, length, _ in found], sizes),
-            np.concatenate([empty, *(trie.counts for _, _, trie in found)]),
-            np.concatenate([empty, *(trie.depths for _, _, trie in found)]),
-        ]
-        return Candidates(
-            queries=np.repeat(np.asarray([number for number, _, _ in found], dtype=np.int64), sizes),
-            token_ids=np.concatenate([empty, *(trie.token_ids for _, _, trie in found)]),
-            parents=np.concatenate([empty, *parents]),
-            scores=np.concatenate([empty.astype(np.float32), *(trie.probs() for _, _, trie in found)]),
-            features=np.stack(features, axis=1).astype(np.float32),
-        )
 
     def check_integrity(self) -> None:
         """Counts everything again, for tests. Raises RuntimeError naming what is wrong."""

@@ -12,7 +12,6 @@ import numpy as np
 
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest, RequestStates
-from goose.sources.base import CandidateQuery, Candidates
 from goose.sources.successor_rows import KeyedRows, SuccessorRows, last_of_each
 from goose.tree import IntArray
 
@@ -23,7 +22,6 @@ __all__ = ["TransitionTable"]
 class _Request:
     # the last two committed tokens, -1 where there is none
     last_two: tuple[int, int]
-    stop_token_ids: frozenset[int]
     cache_salt: str | None
 
 
@@ -36,7 +34,6 @@ class TransitionTable:
     """
 
     name = "transitions"
-    feature_names = ("rank", "from_pair")
 
     def __init__(self, *, num_successors: int = 10, max_pairs: int = 65536) -> None:
         self._num_successors = num_successors
@@ -67,7 +64,7 @@ class TransitionTable:
 
     def start_request(self, request: DraftRequest) -> None:
         last_two = _last_two((-1, -1), request.prompt_ids)
-        self._requests.start(request.request_id, _Request(last_two, request.stop_token_ids, request.cache_salt))
+        self._requests.start(request.request_id, _Request(last_two, request.cache_salt))
 
     def stop_request(self, request_id: str) -> None:
         self._requests.stop(request_id)
@@ -108,32 +105,6 @@ class TransitionTable:
         if cache_salt is None:
             return self._tokens.read(token_id)
         return self._salted_tokens.read((cache_salt, token_id)) or ([], [])
-
-    def candidates(self, queries: Sequence[CandidateQuery]) -> Candidates:
-        """One level: the successors of each node asked about, without the request's stop tokens.
-
-        Features: rank among the successors (0 is the most likely), 1 if the pair tier answered.
-        """
-        rows: list[tuple[int, int, float, int, int]] = []
-        for number, query in enumerate(queries):
-            request = self._requests[query.request_id]
-            if query.max_depth < 1:
-                continue
-            previous, token = _last_two(request.last_two, query.draft_ids)
-            salt = request.cache_salt
-            from_pair = int(_pair_key(previous, token, salt) in self._pairs)
-            successors, scores = self.successors(previous, token, cache_salt=salt)
-            for rank, (successor, score) in enumerate(zip(successors, scores, strict=True)):
-                if successor not in request.stop_token_ids:
-                    rows.append((number, successor, score, rank, from_pair))
-        table = np.asarray(rows, dtype=np.float64).reshape(-1, 5)
-        return Candidates(
-            queries=table[:, 0].astype(np.int64),
-            token_ids=table[:, 1].astype(np.int64),
-            parents=np.full(len(rows), -1, dtype=np.int64),
-            scores=table[:, 2].astype(np.float32),
-            features=table[:, 3:].astype(np.float32),
-        )
 
     def _learn(self, harvest: Harvest, rows: IntArray, salt: str | None) -> None:
         """Keeps some rows of a harvest, ascending, as those of a salt."""

@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from goose.observation import TreeOutcome
 from goose.request import DraftRequest
-from goose.sources.base import CandidateQuery
 from goose.sources.continuations import CountedTrie
 from goose.sources.suffix import SuffixMatch, SuffixPool
 from goose.sources.text_index import INDEXED_LENGTHS
@@ -146,10 +145,6 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.counts(name, own, depth, pooled=False) == self.expected([request.own], end, depth)
         found = list(self.pool.pooled_matches(name, draft))
         assert self.counts(name, found, depth, pooled=True) == self.expected(pooled, end, depth)
-        candidates = self.pool.candidates([CandidateQuery(name, np.asarray(draft, dtype=np.int64), depth)])
-        made = paths(candidates.token_ids.tolist(), candidates.parents.tolist())
-        longest = self.expected(pooled, end, depth)[:1]
-        assert dict(zip(made, candidates.features[:, 1].tolist(), strict=True)) == (longest[0][1] if longest else {})
 
     def counts(
         self, name: str, matches: list[SuffixMatch], depth: int, *, pooled: bool

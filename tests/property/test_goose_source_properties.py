@@ -1,5 +1,8 @@
 """The sources against naive models: a table of dictionaries, a search through the text."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 import numpy as np
 from goose_strategies import TOKENS
 from hypothesis import given, settings
@@ -7,7 +10,6 @@ from hypothesis import strategies as st
 
 from goose.observation import Harvest, TreeOutcome
 from goose.request import DraftRequest
-from goose.sources.base import CandidateQuery
 from goose.sources.context import NGRAM_LENGTHS, ContextMatch, ContextMatcher
 from goose.sources.transitions import TransitionTable
 from goose.tree import TokenTree
@@ -15,10 +17,12 @@ from goose.tree import TokenTree
 TEXT = st.lists(TOKENS, min_size=1, max_size=40)
 
 
-def naive_occurrences(text: list[int], draft: list[int]) -> tuple[int, list[int]]:
+def naive_occurrences(
+    text: list[int], draft: list[int], lengths: Sequence[int] = NGRAM_LENGTHS
+) -> tuple[int, list[int]]:
     """The longest n-gram at the end of text + draft that occurs in the text with a token behind it: n, positions."""
     tail = text + draft
-    for length in NGRAM_LENGTHS:
+    for length in lengths:
         if len(tail) < length:
             continue
         ngram = tail[len(tail) - length :]
@@ -66,21 +70,10 @@ def test_a_match_is_what_a_search_through_the_text_finds(
     assert source.match("r", draft, max_tokens=max_tokens) == naive_match(text, draft, stop, max_tokens)
 
 
-@given(TEXT, st.sets(TOKENS, max_size=2), st.integers(0, 6))
-def test_candidates_are_the_continuations_of_all_occurrences(prompt: list[int], stop: set[int], max_depth: int) -> None:
-    found = started(prompt, stop).candidates([CandidateQuery("r", np.empty(0, dtype=np.int64), max_depth)])
-    paths: list[tuple[int, ...]] = []
-    for token, parent in zip(found.token_ids.tolist(), found.parents.tolist(), strict=True):
-        paths.append((*(paths[parent] if parent >= 0 else ()), token))
-    expected: dict[tuple[int, ...], int] = {}
-    for end in naive_occurrences(prompt, [])[1]:
-        for length in range(1, max_depth + 1):
-            path = tuple(prompt[end : end + length])
-            if len(path) < length or path[-1] in stop:
-                break
-            expected[path] = expected.get(path, 0) + 1
-    assert len(paths) == len(set(paths))
-    assert dict(zip(paths, found.features[:, 1].tolist(), strict=True)) == expected
+@given(TEXT, st.lists(TOKENS, max_size=4))
+def test_followers_are_what_follows_all_occurrences(prompt: list[int], draft: list[int]) -> None:
+    _, found = naive_occurrences(prompt, draft, (*NGRAM_LENGTHS, 2, 1))
+    assert started(prompt, set()).followers("r", draft) == Counter(prompt[end] for end in found)
 
 
 ROWS = st.lists(

@@ -8,7 +8,6 @@ import pytest
 from goose.errors import RequestStateError
 from goose.observation import TreeOutcome
 from goose.request import DraftRequest
-from goose.sources.base import CandidateQuery
 from goose.sources.context import ContextMatch, ContextMatcher
 from goose.tree import TokenTree
 
@@ -109,29 +108,6 @@ def test_misuse_names_the_request() -> None:
         source.stop_request("gone")
     with pytest.raises(RequestStateError, match="'gone' is not started"):
         commit(source, [1], "gone")
-
-
-def test_candidates_are_the_trie_of_all_continuations() -> None:
-    source = matcher([1, 2, 3, 50, 51, 1, 2, 3, 50, 52, 1, 2, 3, 60, 0, 1, 2, 3], stop=[0])
-    query = CandidateQuery("r", np.empty(0, dtype=np.int64), max_depth=2)
-    # The latest occurrence first: 60 (cut before the stop token), then 50 with 52 and 51 below it.
-    found = source.candidates([CandidateQuery("r", np.asarray([77]), 2), query])
-    assert found.queries.tolist() == [1, 1, 1, 1]
-    assert found.token_ids.tolist() == [60, 50, 52, 51]
-    assert found.parents.tolist() == [-1, -1, 1, 1]
-    np.testing.assert_allclose(found.scores, [1 / 3, 2 / 3, 1 / 2, 1 / 2], rtol=1e-6)
-    features = dict(zip(source.feature_names, found.features.T.tolist(), strict=True))
-    assert features == {
-        "match_length": [3] * 4,
-        "num_occurrences": [1, 2, 1, 1],
-        "depth": [1, 1, 2, 2],
-        "age": [5, 10, 10, 15],
-    }
-
-
-def test_no_match_is_no_candidates() -> None:
-    found = matcher([1]).candidates([CandidateQuery("r", np.empty(0, dtype=np.int64), 3)])
-    assert (len(found.token_ids), found.features.shape) == (0, (0, 4))
 
 
 def test_followers_are_those_of_the_longest_ngram_down_to_one_token() -> None:

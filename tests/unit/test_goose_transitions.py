@@ -8,7 +8,6 @@ import pytest
 from goose.errors import RequestStateError
 from goose.observation import Harvest, HarvestOrigin, TreeOutcome
 from goose.request import DraftRequest
-from goose.sources.base import CandidateQuery
 from goose.sources.transitions import TransitionTable
 from goose.tree import TokenTree
 
@@ -123,20 +122,6 @@ def test_the_last_two_tokens_follow_what_is_committed() -> None:
         assert source.last_two("r") == expected
 
 
-def test_candidates_are_the_successors_without_stop_tokens() -> None:
-    source = table((1, 5, [10, 11], [0.5, 0.25]), (5, 10, [12, 13], [0.75, 0.125]))
-    source.start_request(request([1, 5], stop=[11]))
-    at_anchor = CandidateQuery("r", np.empty(0, dtype=np.int64), max_depth=3)
-    found = source.candidates(
-        [at_anchor, CandidateQuery("r", np.asarray([10]), 1), CandidateQuery("r", np.asarray([10]), 0)]
-    )
-    assert found.queries.tolist() == [0, 1, 1]
-    assert found.token_ids.tolist() == [10, 12, 13]
-    assert found.parents.tolist() == [-1, -1, -1]
-    assert found.scores.tolist() == [0.5, 0.75, 0.125]
-    assert found.features.tolist() == [[0, 1], [0, 1], [1, 1]]
-
-
 def from_requests(rows: Harvest, names: Sequence[str], owners: Sequence[int]) -> Harvest:
     positions = np.full(len(owners), -1, dtype=np.int64)
     origin = HarvestOrigin(tuple(names), np.asarray(owners, dtype=np.int64), positions)
@@ -149,12 +134,10 @@ def test_rows_are_shown_to_requests_of_their_salt_alone() -> None:
         source.start_request(request([1, 5], name=name, salt=salt))
     rows = harvest(*((1, 5, [token, 0], [0.5, 0.25]) for token in (10, 20, 30)))
     source.observe([], from_requests(rows, ["none", "a", "b"], [1, 2, 0]))
-    for name, salt, expected in (("a", "tenant a", 10), ("b", "tenant b", 20), ("none", None, 30)):
+    for salt, expected in (("tenant a", 10), ("tenant b", 20), (None, 30)):
         assert source.successors(1, 5, cache_salt=salt)[0] == [expected, 0]
         # Of another pair the token's own row answers, and it is no one else's either.
         assert source.successors(9, 5, cache_salt=salt)[0] == [expected, 0]
-        found = source.candidates([CandidateQuery(name, np.empty(0, dtype=np.int64), 1)])
-        assert found.token_ids.tolist() == [expected, 0]
     assert source.successors(1, 5, cache_salt="tenant c") == ([], [])
     assert not source.knows(1, 5, cache_salt="tenant c")
     assert source.knows(9, 5, cache_salt="tenant a")
