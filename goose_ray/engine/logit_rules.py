@@ -91,6 +91,30 @@ class LogitRules:
         }
         return np.asarray(sorted(last), dtype=np.int64)
 
+    def num_kept(self, token_ids: Sequence[int], position: int) -> int:
+        """How many of the tokens chosen from this output position on are ones that could be: one that is ruled out was
+        drawn from nothing, as all of them were.
+        """
+        if not self.fields_at(position):
+            return len(token_ids)
+        for index, token in enumerate(token_ids):
+            if (
+                (len(self.allowed_ids) and token not in self.allowed_ids)
+                or (self.bans_at(position + index) and token in self.banned_ids)
+                or token in self.completing(token_ids[:index])
+            ):
+                return index
+        return len(token_ids)
+
+    def fields_at(self, position: int) -> list[str]:
+        """Of the request, those that rule tokens out at this output position."""
+        ruling = {
+            "allowed_token_ids": len(self.allowed_ids) > 0,
+            "bad_words": len(self.sampling.bad_word_ids) > 0,
+            "min_tokens": self.bans_at(position),
+        }
+        return [field for field, rules_out in ruling.items() if rules_out]
+
     def commit(self, token_ids: Sequence[int] | IntArray) -> None:
         """The output's next tokens, in order."""
         if self.sampling.bad_word_ids:

@@ -1,6 +1,7 @@
 """Grammars: what is refused, where an output is in one, and draft trees cut to what it lets through."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -182,6 +183,70 @@ def test_a_shape_that_other_fields_rule_out(temperature: float, max_tokens: int)
     assert reply.last is not None
     assert reply.last.error is not None
     assert reply.last.error.param == "structured_outputs.regex"
+
+
+@pytest.mark.parametrize(("policy", "temperature"), [("goose", 0.0), ("goose", 0.9), ("autoregressive", 0.9)])
+@pytest.mark.parametrize(
+    ("fields", "param", "message"),
+    [
+        (
+            {"allowed_token_ids": (7,), "bad_word_ids": ((7, 7, 7),)},
+            "allowed_token_ids",
+            "allowed_token_ids and bad_words must leave a token to choose, and leave none after 2 tokens of output",
+        ),
+        (
+            {"bad_word_ids": ((ord("b"),),), "structured": StructuredOutput("regex", "aab", "f")},
+            "f",
+            "f: no token that fits it is left by bad_words after 2 tokens of output",
+        ),
+        (
+            {"min_tokens": 3, "stop_token_ids": (ord("b"),), "structured": StructuredOutput("regex", "aab+", "f")},
+            "f",
+            "f: no token that fits it is left by min_tokens after 2 tokens of output",
+        ),
+        (
+            {"allowed_token_ids": (0, 9), "structured": StructuredOutput("choice", '["yes"]', "f")},
+            "f",
+            "f: no token that fits it is left by allowed_token_ids as the output's first",
+        ),
+        (
+            {"bad_word_ids": ((ord("y"),),), "structured": StructuredOutput("choice", '["yes"]', "f")},
+            "f",
+            "f: no token that fits it is left by bad_words as the output's first",
+        ),
+    ],
+)
+def test_a_request_whose_rules_leave_nothing_ends_alone(
+    fields: dict[str, Any], param: str, message: str, policy: str, temperature: float
+) -> None:
+    """Also where bans meet only later on; whoever shares the batch gets what it would have got alone."""
+
+    def engine() -> Engine:
+        runner = LocalRunner(tiny_model("llama"), model_id="tiny", num_slots=64)
+        return Engine(runner, Speculator(policy=policy), FakeTokenizer(), EngineConfig(policy=policy, budget=8))
+
+    def request(name: str, **fields: Any) -> GenerationRequest:
+        sampling = SamplingParams(max_tokens=9, temperature=temperature, seed=3, **fields)
+        return GenerationRequest(request_id=name, prompt_token_ids=(1, 2), sampling=sampling)
+
+    alone = run(engine(), request("other", top_p=0.9))["other"]
+    shared = engine()
+    replies = run(shared, request("ruled", top_p=0.9, **fields), request("other", top_p=0.9))
+    assert replies["other"].visible == alone.visible
+    assert replies["ruled"].finish_reason == "abort"
+    last = replies["ruled"].last
+    assert last is not None
+    assert last.error is not None
+    assert (last.error.param, last.error.message) == (param, message)
+    shared.check_integrity()
+
+
+def test_what_ended_before_nothing_was_left_is_well() -> None:
+    runner = LocalRunner(tiny_model("llama"), model_id="tiny", num_slots=64)
+    engine = Engine(runner, Speculator(policy="goose"), FakeTokenizer(), EngineConfig(policy="goose", budget=8))
+    sampling = SamplingParams(max_tokens=2, temperature=0.0, allowed_token_ids=(7,), bad_word_ids=((7, 7, 7),))
+    reply = run(engine, GenerationRequest(request_id="r", prompt_token_ids=(1, 2), sampling=sampling))["r"]
+    assert (reply.token_ids, reply.finish_reason) == ([7, 7], "length")
 
 
 def test_forbidden_nodes_and_all_below_them_are_dropped(compiler: GrammarCompiler) -> None:
