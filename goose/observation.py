@@ -25,7 +25,8 @@ class HarvestOrigin:
 class Harvest:
     """The target's most likely next tokens at rows of one forward (prompt positions, accepted and rejected nodes).
 
-    Rows are in the order in which they were computed; `top_probs` are softmax scores at temperature 1.
+    Rows are in the order in which they were computed; `top_probs` are softmax scores at temperature 1. Raises
+    ValueError for arrays that do not fit each other.
     """
 
     # [num_rows] int64; the token before, -1 where there is none
@@ -38,6 +39,14 @@ class Harvest:
     top_probs: FloatArray
     # None: not known
     origin: HarvestOrigin | None = None
+
+    def __post_init__(self) -> None:
+        rows, top = self.token_ids.shape, self.top_ids.shape
+        if self.previous_ids.shape != rows or self.top_probs.shape != top or top[:1] != rows or len(top) != 2:
+            raise ValueError(
+                f"a harvest needs previous_ids and token_ids [num_rows], top_ids and top_probs [num_rows, k], not "
+                f"{list(self.previous_ids.shape)}, {list(rows)}, {list(top)} and {list(self.top_probs.shape)}"
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -182,6 +182,10 @@ class Speculator:
         """
         if max_nodes < len(request_ids):
             raise ValueError(f"max_nodes must hold an anchor a request: {max_nodes} for {len(request_ids)} requests")
+        if len(request_ids) != len(max_draft_depths):
+            raise ValueError(
+                f"{len(request_ids)} request_ids need as many max_draft_depths, not {len(max_draft_depths)}"
+            )
         groups: dict[str, list[int]] = {}
         queries: list[TreeQuery] = []
         for index, (request_id, depth) in enumerate(zip(request_ids, max_draft_depths, strict=True)):

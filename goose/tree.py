@@ -47,7 +47,7 @@ class TokenTree:
         sources: Sequence[int] | IntArray | None = None,
         probs: Sequence[float] | FloatArray | None = None,
     ) -> "TokenTree":
-        """Raises InvalidTreeError unless the arrays describe a tree rooted at node 0, parents first."""
+        """Raises InvalidTreeError unless the arrays, of one length, describe a tree rooted at node 0, parents first."""
         tokens = np.asarray(token_ids, dtype=np.int64)
         up = np.asarray(parents, dtype=np.int64)
         num_nodes = len(tokens)
@@ -61,6 +61,14 @@ class TokenTree:
         if len(misplaced):
             node = int(misplaced[0]) + 1
             raise InvalidTreeError(f"node {node} has parent {up[node]}, which is not an earlier node")
+        bits = np.zeros(num_nodes, np.int64) if sources is None else np.asarray(sources, dtype=np.int64)
+        predicted = np.ones(num_nodes, np.float32) if probs is None else np.asarray(probs, dtype=np.float32)
+        if bits.shape != tokens.shape or predicted.shape != tokens.shape:
+            raise InvalidTreeError(
+                f"a tree needs one entry a node: {num_nodes} tokens, {len(bits)} sources, {len(predicted)} probs"
+            )
+        if np.isnan(predicted).any():
+            raise InvalidTreeError(f"node {int(np.isnan(predicted).argmax())} has probability nan, which is no number")
         depths = [0]
         for parent in up[1:].tolist():
             depths.append(depths[parent] + 1)
@@ -68,8 +76,8 @@ class TokenTree:
             token_ids=tokens,
             parents=up,
             depths=np.asarray(depths, dtype=np.int64),
-            sources=np.zeros(num_nodes, np.int64) if sources is None else np.asarray(sources, dtype=np.int64),
-            probs=np.ones(num_nodes, np.float32) if probs is None else np.asarray(probs, dtype=np.float32),
+            sources=bits,
+            probs=predicted,
         )
 
     @classmethod

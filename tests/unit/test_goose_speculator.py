@@ -248,6 +248,24 @@ def test_wrong_options_are_refused() -> None:
     speculator.start_request("r", [1])
     with pytest.raises(ValueError, match="max_nodes must hold an anchor a request: 0 for 1"):
         propose(speculator, "r", max_nodes=0)
+    for depths in ([], [3, 3]):
+        with pytest.raises(ValueError, match=f"1 request_ids need as many max_draft_depths, not {len(depths)}"):
+            speculator.propose(["r"], max_draft_depths=depths, max_nodes=9)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((1,), (2,), (2, 3), (2, 3)),
+        ((2,), (2,), (1, 3), (1, 3)),
+        ((2,), (2,), (2, 3), (2, 2)),
+        ((2,), (2,), (2,), (2,)),
+    ],
+)
+def test_a_harvest_of_arrays_that_do_not_fit_is_refused(shapes: tuple[tuple[int, ...], ...]) -> None:
+    previous, tokens, ids, probs = shapes
+    with pytest.raises(ValueError, match=r"a harvest needs previous_ids and token_ids \[num_rows\]"):
+        Harvest(np.zeros(previous, int), np.zeros(tokens, int), np.zeros(ids, int), np.zeros(probs, np.float32))
 
 
 def test_preparing_builds_every_policy_and_keeps_none() -> None:

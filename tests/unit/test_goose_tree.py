@@ -1,5 +1,8 @@
 """Trees as flat arrays: what is refused, and what is read off them."""
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -55,6 +58,19 @@ def test_the_anchor_alone_is_plain_decoding() -> None:
 def test_arrays_that_are_no_tree_are_refused(tokens: list[int], parents: list[int], says: str) -> None:
     with pytest.raises(InvalidTreeError, match=says):
         TokenTree.from_parents(tokens, parents)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"sources": [0]}, "2 tokens, 1 sources, 2 probs"),
+        ({"probs": [1.0, 0.5, 0.5]}, "2 tokens, 2 sources, 3 probs"),
+        ({"probs": [1.0, math.nan]}, "node 1 has probability nan"),
+    ],
+)
+def test_what_is_said_of_nodes_must_fit_them(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidTreeError, match=says):
+        TokenTree.from_parents([1, 2], [-1, 0], **fields)
 
 
 def test_path_probability_is_the_product_along_the_path() -> None:
