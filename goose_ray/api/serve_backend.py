@@ -67,7 +67,8 @@ class ServeBackend:
         self._tracing = tracing or Tracing()
         self._generate = handle.options(method_name="generate", stream=True)
         self._takedown = Takedown(handle.app_name, handle.deployment_name)
-        self._remembers = True
+        # None: nobody has asked yet
+        self._remembers: bool | None = None
         self._aggregator = AggregatorLink(self._find_aggregator, timeout_s=_CONTROL_TIMEOUT_S)
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
@@ -167,10 +168,13 @@ class ServeBackend:
         return answers
 
     def _note_memory(self, remembers: bool, message: str) -> None:
-        """Logs changes alone: whoever polls an endpoint would fill the log with the rest."""
+        """Logs changes alone: whoever polls an endpoint would fill the log with the rest. That it is away before it was
+        ever there is how every deployment starts.
+        """
         if remembers is not self._remembers:
-            self._remembers = remembers
-            logger.warning("%s", message)
+            before, self._remembers = self._remembers, remembers
+            if before is not None or not remembers:
+                logger.log(logging.WARNING if before else logging.INFO, "%s", message)
 
     async def _find_aggregator(self) -> Any:
         """An actor can be looked up from inside its own deployment alone, so a replica does it."""

@@ -5,12 +5,16 @@ the model is used.
 """
 
 import re
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from huggingface_hub import snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from goose_ray.config import EMBEDDED_MODEL
 from goose_ray.errors import ModelLoadError
@@ -69,12 +73,26 @@ def find(model: str) -> Path | None:
 def load_model(path: Path, *, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """The model, ready for inference. Raises ModelLoadError if transformers cannot build it."""
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True
-        )
+        with _bars_on_terminals_alone():
+            model = AutoModelForCausalLM.from_pretrained(
+                path, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True
+            )
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise ModelLoadError(f"the model in {path} cannot be loaded as a causal language model: {error}") from error
     return model.to(device).eval().requires_grad_(False)
+
+
+@contextmanager
+def _bars_on_terminals_alone() -> Generator[None]:
+    """In a log each state of a progress bar is a line."""
+    if sys.stderr.isatty() or not is_progress_bar_enabled():
+        yield
+        return
+    disable_progress_bar()
+    try:
+        yield
+    finally:
+        enable_progress_bar()
 
 
 def _unknown(model: str) -> ModelLoadError:

@@ -1,6 +1,7 @@
 """Lost replicas, as the HTTP side hears of them: who goes on elsewhere, with what, and who is given up."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from goose_ray.api.calls import Delta, Failure, GenerateCall, PromptInfo
 from goose_ray.api.serve_backend import ServeBackend
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.errors import EngineDeadError, GooseRayError, OverloadedError
+from goose_ray.telemetry.acceptance_state import AcceptanceState, ClusterView
 
 CALL = GenerateCall(request_id="r", prompt="a", sampling=SamplingParams(max_tokens=9), clip_max_tokens=False)
 END = Delta(text="", token_ids=(), finish_reason="length")
@@ -68,6 +70,53 @@ def answer_of(handle: Handle) -> str:
         return "".join([delta.text async for delta in ServeBackend(handle).generate(CALL)])
 
     return asyncio.run(read())
+
+
+class Cluster(Handle):
+    """Of replicas that are asked for the aggregator: `aggregator` None is one that they do not know yet."""
+
+    aggregator: Any = None
+
+    def broadcast(self, method: str) -> "Cluster":
+        self.method = method
+        return self
+
+    async def results_async(self, **_: Any) -> list[Any]:
+        return [] if self.method == "report" or self.aggregator is None else [self.aggregator]
+
+
+class Aggregator:
+    """Answers every call until `is_gone`."""
+
+    is_gone = False
+
+    @property
+    def exchange(self) -> "Aggregator":
+        return self
+
+    async def remote(self, reports: object) -> ClusterView:
+        if self.is_gone:
+            raise ActorDiedError
+        return AcceptanceState(live_for_s=1.0).view(0.0)
+
+
+def test_an_aggregator_that_is_not_there_yet_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """One that has been there is."""
+    caplog.set_level(logging.INFO, "goose_ray.api.serve_backend")
+    handle, aggregator = Cluster(), Aggregator()
+
+    async def ask() -> None:
+        backend = ServeBackend(handle)
+        assert not (await backend.cluster()).remembered
+        handle.aggregator = aggregator
+        assert (await backend.cluster()).remembered
+        assert {record.levelname for record in caplog.records} == {"INFO"}
+        aggregator.is_gone = True
+        for _ in range(2):
+            assert not (await backend.cluster()).remembered
+
+    asyncio.run(ask())
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING"]
 
 
 def said(*token_ids: int) -> Delta:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from gguf_files import tiny_llama, write_gguf
+from transformers.utils.logging import is_progress_bar_enabled
 
 from goose_ray.config import EMBEDDED_MODEL
 from goose_ray.errors import ModelLoadError
@@ -47,6 +48,13 @@ def test_an_unknown_name_is_told_what_would_be_right(
     assert name == "" or find(name) is None
     with pytest.raises(ModelLoadError, match=rf"{EMBEDDED_MODEL}.* hub id .*path|no config\.json"):
         resolve(name)
+
+
+def test_where_nobody_watches_no_bar_is_drawn(saved: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert is_progress_bar_enabled()
+    load_model(saved, dtype=torch.float32, device=torch.device("cpu"))
+    assert capfd.readouterr().err == ""
+    assert is_progress_bar_enabled()
 
 
 def test_pickled_weights_are_refused(saved: Path) -> None:
