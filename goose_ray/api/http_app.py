@@ -30,7 +30,9 @@ class _App(FastAPI):
     """
 
     def __init__(self, model: str, *, has_keys: bool) -> None:
-        super().__init__(docs_url=None, redoc_url=None)
+        # A path with a slash at its end is another, which there is not: clients do not send a body twice, as a redirect
+        # would have them.
+        super().__init__(docs_url=None, redoc_url=None, redirect_slashes=False)
         self._model = model
         self._has_keys = has_keys
         self._document: dict[str, Any] | None = None

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-__all__ = ["ChatClient", "Progress"]
+__all__ = ["ChatClient", "Progress", "unreachable"]
 
 _TIMEOUT_S = 600.0
 _EVENT, _DONE = b"data: ", b"[DONE]"
@@ -102,9 +102,13 @@ class ChatClient:
         except urllib.error.HTTPError as error:
             raise click.ClickException(f"{self._url + path} answers {error.code}: {_said(error)}") from error
         except OSError as error:
-            reason = getattr(error, "reason", error)
-            message = f"{self._url} cannot be reached ({reason}): is `goose serve` running?"
-            raise click.ClickException(message) from error
+            raise unreachable(self._url, error) from error
+
+
+def unreachable(url: str, error: OSError) -> click.ClickException:
+    """For a server at `url` that urllib could not speak to."""
+    reason = getattr(error, "reason", error)
+    return click.ClickException(f"{url} cannot be reached ({reason}): is `goose serve` running?")
 
 
 def _said(error: urllib.error.HTTPError) -> str:

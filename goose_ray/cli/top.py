@@ -73,6 +73,8 @@ def _fetch(url: str, api_key: str | None) -> dict[str, Any]:
     import urllib.error
     import urllib.request
 
+    from goose_ray.cli.chat_client import unreachable
+
     if not url.startswith(("http://", "https://")):
         raise click.BadParameter(f"must begin with http:// or https://, not {url!r}", param_hint="--url")
     address = f"{url.rstrip('/')}/v1/goose/live"
@@ -82,7 +84,9 @@ def _fetch(url: str, api_key: str | None) -> dict[str, Any]:
             live: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
         raise click.ClickException(f"{address} answers {error.code}") from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise unreachable(url.rstrip("/"), error) from error
+    except ValueError as error:
         raise click.ClickException(f"{address} cannot be read: {error}") from error
     if live.get("object") != "goose.live":
         raise click.ClickException(f"{address} is no goose server")

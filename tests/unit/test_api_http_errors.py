@@ -31,6 +31,14 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 
 class TestErrors:
     @pytest.mark.parametrize(
+        ("method", "path"), [("POST", "/v1/chat/completions/"), ("GET", "/v1/models/"), ("GET", "/health/")]
+    )
+    def test_a_path_with_a_slash_at_its_end_is_unknown(self, method: str, path: str) -> None:
+        response = request(ScriptedBackend(), method, path)
+        assert response.status_code == 404
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+    @pytest.mark.parametrize(
         ("error", "status", "kind", "headers"),
         [
             (InvalidRequestError("no", "prompt", "c"), 400, "invalid_request_error", {}),

@@ -44,3 +44,7 @@ def test_what_is_no_name_and_what_is_no_file_of_keys_is_left_alone(tmp_path: Pat
     assert run("new", "--file", str(tmp_path / "keys.jsonl"), "--name", "a b").exit_code == 2
     refused = run("new", "--file", str(path), "--name", "alice")
     assert (refused.exit_code, path.read_text()) == (1, "my notes")
+    listed = run("list", "--file", str(path))
+    assert listed.exit_code == 1
+    assert "line 1 is no JSON object" in listed.output
+    assert "notes`" not in listed.output

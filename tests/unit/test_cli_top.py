@@ -1,6 +1,8 @@
 """`goose top`: the dashboard's numbers in a terminal, from a server over HTTP."""
 
 import json
+import re
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -120,6 +122,16 @@ def test_what_is_no_server_is_told_and_fails(status: int, body: bytes, said: str
         result = CliRunner().invoke(main, ["top", "--url", url, "--once"])
     assert result.exit_code == 1
     assert said in result.output
+
+
+def test_a_server_that_is_not_there_is_told_as_chat_tells_it() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        # bound, and nobody listens
+        result = CliRunner().invoke(main, ["top", "--url", url, "--once"])
+    assert result.exit_code == 1
+    assert re.search(rf"{url} cannot be reached \(.*refused\): is `goose serve` running\?", result.output)
 
 
 def test_an_address_must_be_one_of_the_web() -> None:

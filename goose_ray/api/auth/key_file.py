@@ -90,7 +90,11 @@ def _parsed(path: Path) -> list[ApiKey | None]:
             keys.append(ApiKey.model_validate_json(line))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            field = ".".join(map(str, first["loc"])) or "it"
+            field = ".".join(map(str, first["loc"]))
             # Not what stands there: it may be a key that somebody wrote in plain.
+            if not field:
+                raise ConfigError(
+                    f"api_keys_file: {path}, line {number} is no JSON object; `goose keys new` writes such lines"
+                ) from None
             raise ConfigError(f"api_keys_file: {path}, line {number}: {field}: {first['msg']}") from None
     return keys
