@@ -7,6 +7,7 @@ fields that options stand for; runs nothing.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ __all__ = ["Changes", "DeploymentFile", "shipped_deployments"]
 
 _BUILDER = "goose_ray.app:build_app"
 _DEFAULT = "goose"
+_DEPLOYMENTS = ("GooseServer", "OpenAIIngress")
 _POLICY = "goose_ray.scaling.policy:CapacityPolicy"
 
 
@@ -63,6 +65,23 @@ class DeploymentFile:
             raise self._wrong(f"its `applications` have {len(ours)} of them")
         self._document: dict[str, Any] = document
         self._application: dict[str, Any] = ours[0]
+        for part, name in ((document, "http_options"), (ours[0], "args")):
+            if not isinstance(part.get(name) or {}, dict):
+                raise ConfigError(f"{name}: must be a mapping, not {part[name]!r}")
+        self._check_deployments()
+
+    def _check_deployments(self) -> None:
+        deployments = self._application.get("deployments") or []
+        if not isinstance(deployments, list):
+            raise ConfigError(f"deployments: must be a list, not {deployments!r}")
+        for one in deployments:
+            name = one.get("name") if isinstance(one, dict) else one
+            if not isinstance(one, dict) or name not in _DEPLOYMENTS:
+                near = get_close_matches(str(name), _DEPLOYMENTS, 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise ConfigError(
+                    f"deployments: each must have as name {' or '.join(_DEPLOYMENTS)}, not {name!r}{hint}"
+                )
 
     def _wrong(self, problem: str) -> ConfigError:
         return ConfigError(f"{self.path} is no Serve config with one application of {_BUILDER}: {problem}")
@@ -88,6 +107,9 @@ class DeploymentFile:
         """Raises ConfigError naming the field that is wrong, those of our autoscaling policy too: Serve's controller
         could only tell its log.
         """
+        port = self._port
+        if not isinstance(port, int) or not 0 < port < 65536:
+            raise ConfigError(f"http_options.port: must be a number from 1 to 65535, not {port!r}")
         policy = (self._server().get("autoscaling_config") or {}).get("policy") or {}
         if policy.get("policy_function") == _POLICY:
             try:
@@ -102,7 +124,12 @@ class DeploymentFile:
 
     @property
     def port(self) -> int:
-        return int((self._document.get("http_options") or {}).get("port", 8000))
+        return int(self._port)
+
+    @property
+    def _port(self) -> Any:
+        """As it stands there."""
+        return (self._document.get("http_options") or {}).get("port", 8000)
 
     @property
     def application(self) -> str:

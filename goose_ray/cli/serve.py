@@ -11,7 +11,7 @@ from typing import Any, Literal
 import click
 
 from goose_ray.cli.checks.finding import Finding, Verdict
-from goose_ray.cli.deployment_file import Changes, DeploymentFile
+from goose_ray.cli.deployment_file import Changes, DeploymentFile, shipped_deployments
 from goose_ray.cli.options import BUDGET
 from goose_ray.config import GooseConfig
 from goose_ray.errors import ConfigError
@@ -100,6 +100,10 @@ def serve(
         "kv_cache_tokens": kv_cache_tokens,
         "max_running_requests": max_running_requests,
     }
+    if model in shipped_deployments() and not Path(model).exists():
+        raise click.BadParameter(
+            f"{model} is a deployment that comes along, not a model: `goose serve --config {model}`", param_hint="MODEL"
+        )
     deployment = DeploymentFile(name)
     deployment.change(
         Changes(host=host, port=port, replicas=replicas, args=_given({"model": model, **args}), engine=_given(engine))
@@ -128,8 +132,8 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 def _look_around(deployment: DeploymentFile, config: GooseConfig, address: str | None) -> None:
     """Raises ConfigError for what Serve would wait for without a word, or would not notice.
 
-    Where the server will be on this machine alone the model is looked at too, and fetched: a replica that cannot load
-    it would be tried three times. In a cluster it may lie on other machines.
+    Where the server will be on this machine alone its files are looked at too, and the model is fetched: a replica that
+    cannot load it would be tried three times. In a cluster they may lie on other machines.
     """
     from goose_ray.cli.checks.machine import check_port
     from goose_ray.cli.checks.ray_cluster import check_ray, cluster_to_join
@@ -139,9 +143,14 @@ def _look_around(deployment: DeploymentFile, config: GooseConfig, address: str |
     _require(check_port(deployment.host, deployment.port, joins_cluster=joins))
     if joins:
         return
+    from goose_ray.api.auth.key_file import read_keys
     from goose_ray.assembly import check_model_fits
+    from goose_ray.models.calibrations import load_calibration
     from goose_ray.models.loader import find, resolve
 
+    if config.api_keys_file is not None:
+        read_keys(config.api_keys_file)
+    load_calibration(config.engine.calibration, config.model)
     check_model_fits(config)
     if find(config.model) is None:
         click.echo(f"Fetching {config.model} …", err=True)

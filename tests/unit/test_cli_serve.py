@@ -191,6 +191,63 @@ def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text
     assert problem in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        (("http_options", "port"), "abc", "http_options.port: must be a number from 1 to 65535, not 'abc'"),
+        (("http_options", "port"), 70000, "http_options.port: must be a number from 1 to 65535, not 70000"),
+        (("http_options",), 8000, "http_options: must be a mapping, not 8000"),
+        (("applications", 0, "args"), [1], "args: must be a mapping, not [1]"),
+        (
+            ("applications", 0, "deployments", 0, "name"),
+            "GoosServer",
+            "must have as name GooseServer or OpenAIIngress, not 'GoosServer'; did you mean GooseServer?",
+        ),
+        (("applications", 0, "deployments"), ["GooseServer"], "must have as name GooseServer or OpenAIIngress, not"),
+        (("applications", 0, "deployments"), "x", "deployments: must be a list, not 'x'"),
+    ],
+)
+def test_what_serve_would_stumble_over_is_named(
+    tmp_path: Path, path: tuple[str | int, ...], value: object, problem: str
+) -> None:
+    document = printed()
+    part: Any = document
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = value
+    file = tmp_path / "deployment.yaml"
+    file.write_text(yaml.safe_dump(document))
+    result = serve("--config", file, "--print-config")
+    assert result.exit_code == 1
+    assert problem in result.stderr
+
+
+@pytest.mark.parametrize("content", [None, "junk"])
+def test_files_that_are_not_what_they_should_be_are_refused_before_ray_starts(
+    no_cluster: Path, free_port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    named = tmp_path / "named"
+    if content is not None:
+        named.write_text(content)
+    document = printed("--port", free_port)
+    args_of(document)["engine"]["calibration"] = str(named)
+    file = tmp_path / "deployment.yaml"
+    file.write_text(yaml.safe_dump(document))
+    result = serve("--config", file)
+    assert result.exit_code == 1
+    assert f"engine.calibration: {named}" in result.stderr
+    monkeypatch.setenv("GOOSE_API_KEYS_FILE", str(named))
+    result = serve("--port", free_port)
+    assert result.exit_code == 1
+    assert f"api_keys_file: {named}" in result.stderr
+
+
+def test_a_deployment_s_name_in_a_model_s_place_is_told_where_it_belongs() -> None:
+    result = serve("qwen3-32b")
+    assert result.exit_code == 2
+    assert "goose serve --config qwen3-32b" in result.stderr
+
+
 def test_a_cluster_that_died_is_named_with_the_remedy(no_cluster: Path, free_port: int) -> None:
     address_file = no_cluster / "ray_current_cluster"
     address_file.write_text(f"127.0.0.1:{free_port}")
