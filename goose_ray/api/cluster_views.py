@@ -113,7 +113,7 @@ def _tuning(tuning: TreeTuning) -> dict[str, Any]:
     """What requests of a replica start with, what it is based on, and the shape that trees have under it."""
     return {
         "version": tuning.version,
-        "bias": dict(zip(GROUPS, tuning.offsets, strict=True)),
+        "offsets": dict(zip(GROUPS, tuning.offsets, strict=True)),
         "temperature": tuning.temperature,
         "based_on": dict(zip(("cluster", "workload", "own"), tuning.based_on, strict=True)),
         "spine_share": tuning.spine_share,

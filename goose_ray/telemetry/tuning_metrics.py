@@ -11,12 +11,14 @@ __all__ = ["tuning_gauges"]
 
 
 def tuning_gauges(replicas: Iterable[ReplicaView], model: str) -> Iterator[GaugeMetricFamily]:
-    """One series a replica; `class` is a source group of `goose.tuning_counts`."""
+    """One series a replica; `group` is a source group of `goose.tuning_counts`."""
     version = GaugeMetricFamily(
         "goose_tuning_version", "Version of the tree tuning in use; 0: none.", labels=["model_name", "replica"]
     )
-    bias = GaugeMetricFamily(
-        "goose_tuning_bias", "Log-odds that tuning adds to a class of nodes.", labels=["model_name", "replica", "class"]
+    offset = GaugeMetricFamily(
+        "goose_tuning_offset",
+        "Log-odds that tuning adds to the nodes of a group.",
+        labels=["model_name", "replica", "group"],
     )
     temperature = GaugeMetricFamily(
         "goose_tuning_temperature", "What tuning multiplies log-odds by.", labels=["model_name", "replica"]
@@ -25,6 +27,6 @@ def tuning_gauges(replicas: Iterable[ReplicaView], model: str) -> Iterator[Gauge
         name, tuning = replica.report.incarnation.replica_id, replica.report.tuning
         version.add_metric([model, name], tuning.version)
         temperature.add_metric([model, name], tuning.temperature)
-        for group, offset in zip(GROUPS, tuning.offsets, strict=True):
-            bias.add_metric([model, name, group], offset)
-    yield from (version, bias, temperature)
+        for group, value in zip(GROUPS, tuning.offsets, strict=True):
+            offset.add_metric([model, name, group], value)
+    yield from (version, offset, temperature)

@@ -225,5 +225,5 @@ class TestCluster:
         assert answer["sources"]["context"]["attempted"] == 0
         assert answer["tuning_version"] == 0
         tuning = answer["replicas"][0]["tuning"]
-        assert tuning["bias"] == {"context": 0.0, "pool": 0.0, "transitions": 0.0}
+        assert tuning["offsets"] == {"context": 0.0, "pool": 0.0, "transitions": 0.0}
         assert tuning["by_depth"][-1]["depth"] == [9, None]

@@ -118,8 +118,8 @@ def test_each_living_replica_shows_the_tuning_it_uses() -> None:
     state.observe(report_of("a", 1, {}, replica_id="r1", tuning=tuning), now=0)
     text = render_metrics(state.view(0), "m")
     assert 'goose_tuning_version{model_name="m",replica="r1"} 7.0' in text
-    assert 'goose_tuning_bias{class="context",model_name="m",replica="r1"} 0.5' in text
-    assert 'goose_tuning_bias{class="transitions",model_name="m",replica="r1"} -0.25' in text
+    assert 'goose_tuning_offset{group="context",model_name="m",replica="r1"} 0.5' in text
+    assert 'goose_tuning_offset{group="transitions",model_name="m",replica="r1"} -0.25' in text
     assert 'goose_tuning_temperature{model_name="m",replica="r1"} 0.9' in text
 
 
