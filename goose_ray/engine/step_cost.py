@@ -21,6 +21,8 @@ _LEAST_SECONDS = 1e-6
 _DRAFT_RATE = 0.1
 # Of the size of trees: how fast it is followed, how many times it room is kept for, and what it is taken for at first.
 _NODES_RATE, _NODES_MARGIN, _NODES_AT_FIRST = 0.05, 2.0, 4.0
+# A step of more rows than so many times those of its trees is one of prefill.
+_MOST_PREFILL = 2
 _ALWAYS = DraftPlan(drafts=True, learns=True)
 
 
@@ -87,7 +89,8 @@ class StepCost:
         if self._model is None:
             return None
         shape = shape_of(batch)
-        if sizes := [step.tree.num_nodes for step in batch.sequences if step.tree is not None]:
+        sizes = [step.tree.num_nodes for step in batch.sequences if step.tree is not None]
+        if sizes:
             self._nodes += _NODES_RATE * (sum(sizes) / len(sizes) - self._nodes)
         predicted = None
         if self._model.num_observed:
@@ -96,7 +99,10 @@ class StepCost:
                 self._pace.rested(num_sequences=shape.sequences)
             else:
                 self._account(batch, shape, predicted, draft_s, num_committed)
-        self._model.observe(shape, step_s - draft_s)
+        # Rows of a prefill have no logits, a third of a small model's work: steps of many of them would make trees look
+        # cheap, and the surprise be laid on what is not known well, such as the price of a sequence.
+        if shape.rows <= _MOST_PREFILL * sum(sizes):
+            self._model.observe(shape, step_s - draft_s)
         return None if predicted is None else predicted + draft_s
 
     def _account(
