@@ -8,6 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from serve.helpers import is_ours
+
 __all__ = ["AGGREGATOR", "CONTROLLER", "INGRESS", "PROXY", "REPLICA", "ROLES", "Process", "find", "send"]
 
 REPLICA, INGRESS, PROXY, CONTROLLER, AGGREGATOR = "replica", "ingress", "proxy", "controller", "aggregator"
@@ -75,7 +77,7 @@ def find() -> list[Process]:
         except OSError:
             continue
         for role, start in ROLES.items():
-            if command.startswith(start) and _is_ours(int(entry.name)):
+            if command.startswith(start) and is_ours(int(entry.name)):
                 found.append(Process(role, int(entry.name)))
     return sorted(found, key=lambda process: (process.role, process.pid))
 
@@ -87,12 +89,3 @@ def send(processes: Collection[Process], number: signal.Signals) -> None:
             os.kill(process.pid, number)
         except ProcessLookupError:
             continue
-
-
-def _is_ours(pid: int) -> bool:
-    while pid > 1 and pid != os.getpid():
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            return False
-    return pid == os.getpid()

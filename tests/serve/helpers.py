@@ -1,6 +1,7 @@
 """What tests of a running application share: its address, polling, and clients."""
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import openai
 import pytest
 import ray
 
-__all__ = ["MODEL", "Server", "async_client", "continued_story", "eventually", "replica_names"]
+__all__ = ["MODEL", "Server", "async_client", "continued_story", "eventually", "is_ours", "replica_names"]
 
 MODEL = "smollm2-135m-instruct"
 
@@ -106,3 +107,13 @@ def continued_story(
         return undisturbed, text
 
     return asyncio.run(scenario())
+
+
+def is_ours(pid: int) -> bool:
+    """Whether this process started it, or what started it, and so on."""
+    while pid > 1 and pid != os.getpid():
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            return False
+    return pid == os.getpid()

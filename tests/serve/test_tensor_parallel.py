@@ -16,7 +16,7 @@ from goose_ray.bench.prompts import Conversation, encode, read_prompt_files
 from goose_ray.bench.references import ReferenceStore, TransformersReference, weights_id
 from goose_ray.config import EngineConfig, GooseConfig
 from goose_ray.engine.sampling_params import SamplingParams
-from serve.helpers import Server, continued_story, eventually
+from serve.helpers import Server, continued_story, eventually, is_ours
 
 DEPLOYMENT = "goose-tp2.yaml"
 SHARED_TOKENS = 32
@@ -45,15 +45,6 @@ def command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
     except OSError:
         return ""
-
-
-def is_ours(pid: int) -> bool:
-    while pid > 1 and pid != os.getpid():
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            return False
-    return pid == os.getpid()
 
 
 def shared_memory() -> set[str]:
