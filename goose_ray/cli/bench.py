@@ -96,9 +96,9 @@ def tau(
     goose bench tau --prompts gsm8k.jsonl --policy goose --budget 60 --limit 10 --json
     goose bench tau --chat --prompts humaneval.jsonl mt_bench.jsonl --policy chain
     """
+    from goose_ray.bench.engine.report import tau_json, tau_table
+    from goose_ray.bench.engine.runs import prepare_tau, run_tau
     from goose_ray.bench.prompts import read_prompt_files
-    from goose_ray.bench.report import tau_json, tau_table
-    from goose_ray.bench.runs import prepare_tau, run_tau
 
     prompts = read_prompt_files(asked.paths, limit=asked.limit)
     # No prefix cache: every prompt is harvested whole, as with a request that comes alone.
@@ -151,9 +151,9 @@ def exact(
     goose bench exact --prompts gsm8k.jsonl mt_bench.jsonl --limit 10
     goose bench exact --prompts gsm8k.jsonl --base-url http://localhost:8000 --temperature 0.8
     """
+    from goose_ray.bench.engine.report import exact_json, exact_lines
+    from goose_ray.bench.engine.runs import run_exact
     from goose_ray.bench.prompts import read_prompt_files
-    from goose_ray.bench.report import exact_json, exact_lines
-    from goose_ray.bench.runs import run_exact
 
     checks = run_exact(
         GooseConfig(model=asked.model),

@@ -28,7 +28,7 @@ def channel(ranks: int, sequences: int, nodes: int, context: int, rounds: int, s
     """
     import ray
 
-    from goose_ray.bench.channel import measure_channel
+    from goose_ray.bench.host.channel import measure_channel
     from goose_ray.bench.progress import progress
 
     ray.init(address="local", include_dashboard=False, log_to_driver=False, object_store_memory=150 * 2**20)

@@ -67,7 +67,7 @@ def cluster(
     goose bench cluster --json
     goose bench cluster --recordings recordings
     """
-    from goose_ray.bench.cluster_load import measure_aggregator
+    from goose_ray.bench.cluster.load import measure_aggregator
     from goose_ray.bench.progress import progress
 
     with progress("reports", unit="round") as on_period:
@@ -101,7 +101,7 @@ def _learning(
     misjudged: float,
     out: Path | None,
 ) -> dict[str, Any]:
-    from goose_ray.bench.cluster_learning import LEARNING_RATES, run_drift, run_start
+    from goose_ray.bench.cluster.learning import LEARNING_RATES, run_drift, run_start
     from goose_ray.bench.progress import progress
     from goose_ray.bench.recordings import is_session, read_benchmarks, replies_of
 
@@ -126,7 +126,7 @@ def _learning(
             )
             on_run()
     if out is not None:
-        from goose_ray.bench.learning_plots import plot_drift
+        from goose_ray.bench.cluster.learning_plots import plot_drift
 
         plot_drift(drifts).savefig(out, dpi=110)
     return {"start": [asdict(start) for start in starts], "drift": [asdict(drift) for drift in drifts]}

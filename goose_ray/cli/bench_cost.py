@@ -28,8 +28,8 @@ def cost(model: str, context: int, rounds: int, threads: int | None, cpu_time: b
     import time
 
     from goose_ray.assembly import choose_device, choose_dtype, load_parts
-    from goose_ray.bench.cost import measure_rows
     from goose_ray.bench.progress import progress
+    from goose_ray.bench.speed.cost import measure_rows
     from goose_ray.models.loader import load_model
 
     config = GooseConfig(model=model, engine=EngineConfig(num_threads=threads))

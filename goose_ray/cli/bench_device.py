@@ -57,7 +57,7 @@ def device(
     goose bench device --model Qwen/Qwen3-8B --json
     """
     from goose_ray.assembly import choose_device
-    from goose_ray.bench.device_run import DeviceRun, DeviceSizes
+    from goose_ray.bench.device.run import DeviceRun, DeviceSizes
     from goose_ray.bench.prompts import CALIBRATION_PROMPTS, read_prompt_files
 
     usual = DeviceSizes.of(choose_device(on).type)

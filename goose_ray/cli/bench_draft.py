@@ -11,7 +11,7 @@ from goose_ray.cli.figures import rounded
 from goose_ray.cli.options import json_option
 
 if TYPE_CHECKING:
-    from goose_ray.bench.draft import DraftCost, DraftRun
+    from goose_ray.bench.host.draft import DraftCost, DraftRun
 
 __all__ = ["draft"]
 
@@ -57,7 +57,7 @@ def draft(
     goose bench draft --json
     goose bench draft --policy goose --batch 8 --context 4096
     """
-    from goose_ray.bench.draft import DraftRun
+    from goose_ray.bench.host.draft import DraftRun
 
     run = DraftRun(
         policy=policy,

@@ -48,8 +48,8 @@ def engine(
     from goose_ray.assembly import load_parts
     from goose_ray.bench.progress import progress
     from goose_ray.bench.prompts import read_prompt_files
-    from goose_ray.bench.speed import Contender, SpeedRun
-    from goose_ray.bench.speed_report import speed_json, speed_lines
+    from goose_ray.bench.speed.report import speed_json, speed_lines
+    from goose_ray.bench.speed.speed_run import Contender, SpeedRun
 
     contenders = [Contender(*named) for named in with_budgets(policies, budget)]
     prompts = read_prompt_files(asked.paths, limit=asked.limit)

@@ -44,10 +44,10 @@ def equivalence(
     \b
     goose bench equivalence --prompts gsm8k.jsonl mt_bench.jsonl --limit 5 --max-tokens 48 --json
     """
-    from goose_ray.bench.equivalence import Cell
-    from goose_ray.bench.equivalence_report import cell_line, equivalence_json, is_whole
+    from goose_ray.bench.engine.equivalence import Cell
+    from goose_ray.bench.engine.equivalence_report import cell_line, equivalence_json, is_whole
+    from goose_ray.bench.engine.runs import run_equivalence
     from goose_ray.bench.prompts import read_prompt_files
-    from goose_ray.bench.runs import run_equivalence
 
     def show(cell: Cell) -> None:
         click.echo(cell_line(cell), err=asked.as_json)

@@ -12,7 +12,7 @@ from goose_ray.cli.options import BUDGET, cpu_time_option, json_option
 from goose_ray.config import EMBEDDED_MODEL, EngineConfig
 
 if TYPE_CHECKING:
-    from goose_ray.bench.host import HostCost
+    from goose_ray.bench.host.host_run import HostCost
 
 __all__ = ["host"]
 
@@ -64,7 +64,7 @@ def host(
 
     import torch
 
-    from goose_ray.bench.host import HostRun
+    from goose_ray.bench.host.host_run import HostRun
     from goose_ray.bench.progress import progress
     from goose_ray.models.loader import resolve
     from goose_ray.models.tokenizer import load_tokenizer

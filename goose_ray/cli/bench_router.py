@@ -65,9 +65,9 @@ def router(
     goose bench router --prompts agentic_sessions.jsonl support_sessions.jsonl --json
     goose bench router --prompts agentic_sessions.jsonl --replicas 4 --routers 4 --forward-ms 12 --row-ms 0.05
     """
-    from goose_ray.bench.echo_replica import StepPrice
+    from goose_ray.bench.cluster.echo_replica import StepPrice
+    from goose_ray.bench.cluster.router import RouterRun, turns_of
     from goose_ray.bench.prompts import read_prompt_files
-    from goose_ray.bench.router import RouterRun, turns_of
     from goose_ray.models.loader import resolve
     from goose_ray.models.tokenizer import load_tokenizer
     from goose_ray.routing.prompt_key import blocks_of

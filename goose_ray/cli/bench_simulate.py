@@ -11,7 +11,7 @@ from goose_ray.cli.figures import rounded
 from goose_ray.cli.options import json_option
 
 if TYPE_CHECKING:
-    from goose_ray.bench.simulation_records import Simulation
+    from goose_ray.bench.simulation.records import Simulation
 
 __all__ = ["simulate"]
 
@@ -95,12 +95,12 @@ def simulate(
     goose bench simulate --code azure_code_2023.csv --chat azure_conv_2023.csv --recordings recordings
     goose bench simulate --code azure_code_2023.csv --chat mooncake_conversation.jsonl --recordings recordings --json
     """
-    from goose_ray.bench.cluster_simulation import simulate as run
     from goose_ray.bench.progress import progress
     from goose_ray.bench.recordings import is_session, read_benchmarks, replies_of
-    from goose_ray.bench.simulation_records import Kind, ScalingPlan, SimulationPlan
-    from goose_ray.bench.step_library import StepLibrary
-    from goose_ray.bench.traces import read_trace
+    from goose_ray.bench.simulation.records import Kind, ScalingPlan, SimulationPlan
+    from goose_ray.bench.simulation.simulation import simulate as run
+    from goose_ray.bench.simulation.step_library import StepLibrary
+    from goose_ray.bench.simulation.traces import read_trace
 
     benchmarks = [one for one in read_benchmarks([recordings], seed=seed) if not is_session(one.name)]
     kinds = []
@@ -131,7 +131,7 @@ def simulate(
     with progress("simulated", unit="second", total=seconds) as on_second:
         found = run(kinds, plan, on_second=on_second)
     if out is not None:
-        from goose_ray.bench.learning_plots import plot_simulation
+        from goose_ray.bench.cluster.learning_plots import plot_simulation
 
         plot_simulation(found).savefig(out, dpi=110)
     click.echo(json.dumps(rounded(asdict(found), 4)) if as_json else _lines(found))

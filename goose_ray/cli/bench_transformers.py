@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from goose_ray.assembly import ReplicaParts
-    from goose_ray.bench.against import Pace
-    from goose_ray.bench.opponents import Opponent
+    from goose_ray.bench.speed.against import Pace
+    from goose_ray.bench.speed.opponents import Opponent
 
 __all__ = ["transformers"]
 
@@ -57,9 +57,9 @@ def transformers(
     import time
 
     from goose_ray.assembly import choose_device, choose_dtype, load_parts
-    from goose_ray.bench.against import AgainstRun
     from goose_ray.bench.progress import progress
-    from goose_ray.bench.speed import Contender
+    from goose_ray.bench.speed.against import AgainstRun
+    from goose_ray.bench.speed.speed_run import Contender
     from goose_ray.models.loader import load_model
 
     contenders = [Contender(*named) for named in with_budgets(policies, budget)]
@@ -109,7 +109,7 @@ def _prompts(asked: PromptOptions, parts: "ReplicaParts") -> list[tuple[int, ...
 
 def _opponent(model: "PreTrainedModel", concurrency: int, *, padded: bool, max_rows: int, length: int) -> "Opponent":
     """`length`: the most tokens of a request and its reply."""
-    from goose_ray.bench.opponents import ContinuousBatching, OneAtATime, PaddedBatches
+    from goose_ray.bench.speed.opponents import ContinuousBatching, OneAtATime, PaddedBatches
 
     if concurrency == 1:
         return OneAtATime(model)

@@ -12,7 +12,7 @@ from goose_ray.cli.options import json_option
 from goose_ray.config import EMBEDDED_MODEL
 
 if TYPE_CHECKING:
-    from goose_ray.bench.calibrate import Calibration
+    from goose_ray.bench.replay.calibrate import Calibration
 
 __all__ = ["calibrate"]
 
@@ -78,11 +78,11 @@ def calibrate(
     """
     _check_out(out)
     from goose.anisotropic.weights import Weights
-    from goose_ray.bench.calibrate import NUM_PASSES
-    from goose_ray.bench.calibrate import calibrate as calibrate_on
     from goose_ray.bench.progress import progress
     from goose_ray.bench.prompts import CALIBRATION_PROMPTS
     from goose_ray.bench.recordings import read_benchmarks
+    from goose_ray.bench.replay.calibrate import NUM_PASSES
+    from goose_ray.bench.replay.calibrate import calibrate as calibrate_on
 
     if not prompts and not recordings:
         prompts = (CALIBRATION_PROMPTS,)
@@ -122,9 +122,9 @@ def _record(
 ) -> set[int]:
     """Writes recordings into `folder`; returns the model's own stop tokens."""
     from goose_ray.assembly import load_parts
+    from goose_ray.bench.engine.record import RecordingRun
     from goose_ray.bench.progress import progress
     from goose_ray.bench.prompts import read_prompt_files
-    from goose_ray.bench.record import RecordingRun
     from goose_ray.config import EngineConfig, GooseConfig
 
     files = read_prompt_files(prompts, limit=limit)

@@ -45,9 +45,9 @@ def record(
     goose record --prompts mine.jsonl other.jsonl --out recordings --max-tokens 512
     """
     from goose_ray.assembly import load_parts
+    from goose_ray.bench.engine.record import RecordingRun
     from goose_ray.bench.progress import progress
     from goose_ray.bench.prompts import CALIBRATION_PROMPTS, read_prompt_files
-    from goose_ray.bench.record import RecordingRun
     from goose_ray.config import EngineConfig, GooseConfig
 
     prompts = read_prompt_files([*files, *more_files] or [CALIBRATION_PROMPTS], limit=limit)

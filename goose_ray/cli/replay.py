@@ -16,7 +16,7 @@ from goose_ray.errors import ConfigError
 
 if TYPE_CHECKING:
     from goose.anisotropic.calibration_file import CalibrationFile
-    from goose_ray.bench.replay_study import Study
+    from goose_ray.bench.replay.study import Study
 
 __all__ = ["replay"]
 
@@ -88,9 +88,9 @@ def replay(
     """
     from goose.policies.registry import POLICIES, calibrated
     from goose_ray.bench.recordings import read_benchmarks, read_recordings
-    from goose_ray.bench.replay import ReplayPlan
-    from goose_ray.bench.replay_json import study_json, study_lines
-    from goose_ray.bench.replay_study import study
+    from goose_ray.bench.replay.policy_run import ReplayPlan
+    from goose_ray.bench.replay.study import study
+    from goose_ray.bench.replay.study_json import study_json, study_lines
 
     write = None if out is None else _writer(out)
     benchmarks = read_benchmarks(paths, seed=seed)
@@ -115,7 +115,7 @@ def replay(
 def _writer(folder: Path) -> "Callable[[Study], None]":
     """Asked for before the runs: what it needs may not be installed."""
     try:
-        from goose_ray.bench.replay_report import write_report
+        from goose_ray.bench.replay.report import write_report
     except ModuleNotFoundError as error:
         raise ConfigError(f"--out needs {error.name}: pip install 'goose-ray[report]'") from error
     return lambda result: write_report(result, folder)

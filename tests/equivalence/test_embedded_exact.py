@@ -8,9 +8,9 @@ import torch
 
 from goose.policies.registry import POLICIES
 from goose_ray.assembly import ReplicaParts
-from goose_ray.bench.decoders import Case, EngineDecoder
+from goose_ray.bench.engine.decoders import Case, EngineDecoder
+from goose_ray.bench.engine.references import TransformersReference
 from goose_ray.bench.prompts import Conversation, encode
-from goose_ray.bench.references import TransformersReference
 from goose_ray.bench.replies import greedy
 from goose_ray.config import EngineConfig
 from goose_ray.engine.sampling_params import SamplingParams

@@ -7,7 +7,7 @@ import torch
 from engine_helpers import run
 
 from goose_ray.assembly import ReplicaParts, new_engine
-from goose_ray.bench.references import TransformersReference
+from goose_ray.bench.engine.references import TransformersReference
 from goose_ray.config import EngineConfig
 from goose_ray.engine.logprobs import TokenLogprobs
 from goose_ray.engine.request import GenerationRequest

@@ -4,9 +4,9 @@
 """
 
 from goose_ray.assembly import ReplicaParts
-from goose_ray.bench.decoders import Case
-from goose_ray.bench.equivalence import EquivalenceRun, Setting, samplings
-from goose_ray.bench.equivalence_report import equivalence_json, is_whole
+from goose_ray.bench.engine.decoders import Case
+from goose_ray.bench.engine.equivalence import EquivalenceRun, Setting, samplings
+from goose_ray.bench.engine.equivalence_report import equivalence_json, is_whole
 from goose_ray.bench.prompts import Conversation, encode
 
 _MAX_TOKENS = 16

@@ -12,9 +12,9 @@ import torch
 from tiny_models import tiny_model
 from transformers import AutoConfig
 
-from goose_ray.bench.decoders import Case, HttpDecoder
+from goose_ray.bench.engine.decoders import Case, HttpDecoder
+from goose_ray.bench.engine.references import TransformersReference
 from goose_ray.bench.prompts import encode
-from goose_ray.bench.references import TransformersReference
 from goose_ray.bench.replies import greedy
 from goose_ray.config import EMBEDDED_MODEL
 from goose_ray.models.loader import resolve

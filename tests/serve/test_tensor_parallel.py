@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from goose_ray.assembly import ReplicaParts, load_parts
-from goose_ray.bench.decoders import Case, EngineDecoder, HttpDecoder
-from goose_ray.bench.exact import check_greedy, read_cases
+from goose_ray.bench.engine.decoders import Case, EngineDecoder, HttpDecoder
+from goose_ray.bench.engine.exact import check_greedy, read_cases
+from goose_ray.bench.engine.references import ReferenceStore, TransformersReference, weights_id
 from goose_ray.bench.prompts import Conversation, encode, read_prompt_files
-from goose_ray.bench.references import ReferenceStore, TransformersReference, weights_id
 from goose_ray.config import EngineConfig, GooseConfig
 from goose_ray.engine.sampling_params import SamplingParams
 from serve.helpers import Server, continued_story, eventually, is_ours

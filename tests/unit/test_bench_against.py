@@ -9,10 +9,10 @@ from fakes import EOS, FakeRunner, FakeTokenizer, looping_model
 from tiny_models import tiny_model
 
 from goose_ray.assembly import ReplicaParts
-from goose_ray.bench.against import AgainstRun
-from goose_ray.bench.opponents import ContinuousBatching, OneAtATime, PaddedBatches
-from goose_ray.bench.references import TokenIds
-from goose_ray.bench.speed import Contender
+from goose_ray.bench.engine.references import TokenIds
+from goose_ray.bench.speed.against import AgainstRun
+from goose_ray.bench.speed.opponents import ContinuousBatching, OneAtATime, PaddedBatches
+from goose_ray.bench.speed.speed_run import Contender
 from goose_ray.config import EngineConfig
 
 PROMPTS: list[TokenIds] = [(3, 1, 4, 1, 5), (9, 2, 6), (5, 3, 5, 8, 9, 7, 9)]

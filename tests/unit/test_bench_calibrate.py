@@ -19,8 +19,8 @@ from goose.policies.anisotropic import AnisotropicPolicy
 from goose.policies.registry import calibrated
 from goose.speculator import Speculator
 from goose_ray.assembly import ReplicaParts, build_engine
-from goose_ray.bench.calibrate import calibrate, split
 from goose_ray.bench.recordings import Benchmark, RecordedReply
+from goose_ray.bench.replay.calibrate import calibrate, split
 from goose_ray.cli.main import main
 from goose_ray.config import GooseConfig
 from goose_ray.errors import ConfigError

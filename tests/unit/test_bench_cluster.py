@@ -7,8 +7,8 @@ from typing import Any
 from click.testing import CliRunner, Result
 from recording_builders import looping_recording, random_recording, save_recording
 
-from goose_ray.bench.cluster_learning import DRIFT_MODES, run_start
-from goose_ray.bench.cluster_load import measure_aggregator
+from goose_ray.bench.cluster.learning import DRIFT_MODES, run_start
+from goose_ray.bench.cluster.load import measure_aggregator
 from goose_ray.cli.main import main
 
 

@@ -13,8 +13,8 @@ from tiny_models import tiny_model
 
 from goose.cost import CostModel, StepShape
 from goose_ray.assembly import ReplicaParts
-from goose_ray.bench.device import attention_errors, forward_milliseconds
-from goose_ray.bench.device_run import DeviceRun
+from goose_ray.bench.device.measures import attention_errors, forward_milliseconds
+from goose_ray.bench.device.run import DeviceRun
 from goose_ray.cli.bench import bench
 from goose_ray.config import GooseConfig
 from goose_ray.engine.step import StepBatch
@@ -34,7 +34,7 @@ def _parts(config: GooseConfig, **_: Any) -> ReplicaParts:
 
 
 def _report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    monkeypatch.setattr("goose_ray.bench.device_run.load_parts", _parts)
+    monkeypatch.setattr("goose_ray.bench.device.run.load_parts", _parts)
     prompts = tmp_path / "own.jsonl"
     prompts.write_text("".join(f'{{"id": "{i}", "prompt": "ab{i} ab{i} ab"}}\n' for i in range(3)))
     arguments = ["device", "--device", "cpu", "--prompts", str(prompts), "--context", "20", "--context", "100000"]
@@ -94,8 +94,8 @@ def test_what_is_not_exact_fails_the_command(
     replies = {"equal": equal, "replies": 3, "tau": 2.0}
     monkeypatch.setattr(DeviceRun, "_replies", lambda run, name: replies)
     monkeypatch.setattr(DeviceRun, "_speed", lambda run: {"speedup": 1.0})
-    monkeypatch.setattr("goose_ray.bench.device_run.load_parts", _parts)
-    monkeypatch.setattr("goose_ray.bench.device_run.attention_errors", lambda name, **_: {"plain": error})
+    monkeypatch.setattr("goose_ray.bench.device.run.load_parts", _parts)
+    monkeypatch.setattr("goose_ray.bench.device.run.attention_errors", lambda name, **_: {"plain": error})
     result = CliRunner().invoke(bench, ["device", "--device", "cpu", "--context", "20", "--rounds", "1", "--json"])
     assert (result.exit_code, json.loads(result.stdout)["exact"]) == (code, code == 0)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from goose_ray.bench.draft import DraftRun
-from goose_ray.bench.traffic import MarkovTarget
+from goose_ray.bench.host.draft import DraftRun
+from goose_ray.bench.host.traffic import MarkovTarget
 from goose_ray.cli.main import main
 
 

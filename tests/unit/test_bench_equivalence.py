@@ -12,10 +12,10 @@ from fakes import FakeTokenizer
 from tiny_models import tiny_model
 
 from goose_ray.assembly import ReplicaParts
-from goose_ray.bench.decoders import Case
-from goose_ray.bench.equivalence import Answer, Cell, EquivalenceRun, Setting, answers, samplings
-from goose_ray.bench.equivalence_report import cell_line, equivalence_json, is_whole
-from goose_ray.bench.exact import Difference
+from goose_ray.bench.engine.decoders import Case
+from goose_ray.bench.engine.equivalence import Answer, Cell, EquivalenceRun, Setting, answers, samplings
+from goose_ray.bench.engine.equivalence_report import cell_line, equivalence_json, is_whole
+from goose_ray.bench.engine.exact import Difference
 from goose_ray.bench.prompts import EncodedPrompt
 from goose_ray.engine.logprobs import TokenLogprobs
 from goose_ray.engine.step import ModelRunner, StepBatch, StepOutput

@@ -7,11 +7,11 @@ import pytest
 import torch
 from gguf_files import tiny_llama
 
-from goose_ray.bench.decoders import Case
-from goose_ray.bench.exact import Check, Difference, check_greedy, check_sampled, first_difference
+from goose_ray.bench.engine.decoders import Case
+from goose_ray.bench.engine.exact import Check, Difference, check_greedy, check_sampled, first_difference
+from goose_ray.bench.engine.references import ReferenceStore, TokenIds, TransformersReference
+from goose_ray.bench.engine.report import exact_json, exact_lines
 from goose_ray.bench.prompts import EncodedPrompt
-from goose_ray.bench.references import ReferenceStore, TokenIds, TransformersReference
-from goose_ray.bench.report import exact_json, exact_lines
 from goose_ray.engine.sampling_params import SamplingParams
 
 PROMPTS: tuple[TokenIds, ...] = ((5, 6, 7), (8, 9))

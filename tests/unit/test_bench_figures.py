@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from goose.replay import ReplayResult
-from goose_ray.bench.bootstrap import Draws, Interval, macro_tau_of, ratio_of, tau_of
-from goose_ray.bench.node_matching import match_budget
-from goose_ray.bench.reliability import reliability
+from goose_ray.bench.replay.bootstrap import Draws, Interval, macro_tau_of, ratio_of, tau_of
+from goose_ray.bench.replay.node_matching import match_budget
+from goose_ray.bench.replay.reliability import reliability
 
 
 def result(committed: int, steps: int) -> ReplayResult:

@@ -12,9 +12,9 @@ from fakes import FakeTokenizer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from goose_ray.bench import host, scripted_runner
-from goose_ray.bench.host import HostRun
-from goose_ray.bench.stage_clocks import stage_clocks
+from goose_ray.bench.host import host_run, scripted_runner
+from goose_ray.bench.host.host_run import HostRun
+from goose_ray.bench.host.stage_clocks import stage_clocks
 from goose_ray.cli.main import main
 
 VOCAB_SIZE = 1500
@@ -23,7 +23,7 @@ TOKENIZER = FakeTokenizer([f" {number}" for number in range(VOCAB_SIZE - 256)])
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_WARM_STEPS", 8)
+    monkeypatch.setattr(host_run, "_WARM_STEPS", 8)
     monkeypatch.setattr(scripted_runner, "_NUM_WEIGHTS", 1000)
 
 

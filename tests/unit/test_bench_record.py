@@ -10,8 +10,8 @@ from fakes import EOS, FakeRunner, FakeTokenizer, looping_model
 
 from goose.replay import Recording
 from goose_ray.assembly import ReplicaParts
+from goose_ray.bench.engine.record import RecordingRun, successors
 from goose_ray.bench.prompts import CALIBRATION_PROMPTS, Dialogue, PromptFile, read_prompts
-from goose_ray.bench.record import RecordingRun, successors
 from goose_ray.config import EngineConfig
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.engine.step import StepBatch, StepOutput

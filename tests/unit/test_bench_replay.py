@@ -15,10 +15,10 @@ from recording_builders import looping_recording, random_recording, save_recordi
 from goose.replay import Recording
 from goose.tree import TokenTree
 from goose_ray.bench.recordings import Benchmark, RecordedReply, read_benchmarks
-from goose_ray.bench.replay import ReplayPlan
-from goose_ray.bench.replay_study import Study, study
-from goose_ray.bench.step_statistics import StepStatistics, spine_of
-from goose_ray.bench.tree_plots import positions
+from goose_ray.bench.replay.policy_run import ReplayPlan
+from goose_ray.bench.replay.step_statistics import StepStatistics, spine_of
+from goose_ray.bench.replay.study import Study, study
+from goose_ray.bench.replay.tree_plots import positions
 from goose_ray.cli.main import main
 from goose_ray.errors import ConfigError
 
@@ -267,7 +267,7 @@ def test_recordings_must_be_there(tmp_path: Path) -> None:
 def test_without_matplotlib_a_report_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
-    for name in ("goose_ray.bench.replay_report", "goose_ray.bench.plots", "goose_ray.bench.tree_plots"):
+    for name in ("goose_ray.bench.replay.report", "goose_ray.bench.replay.plots", "goose_ray.bench.replay.tree_plots"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     done = goose_replay("--recordings", folder, "--out", folder / "report")

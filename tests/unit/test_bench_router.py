@@ -9,9 +9,9 @@ from typing import Any
 from click.testing import CliRunner
 from fakes import FakeTokenizer
 
-from goose_ray.bench.echo_replica import EchoReplica, StepPrice
+from goose_ray.bench.cluster.echo_replica import EchoReplica, StepPrice
+from goose_ray.bench.cluster.router import RouterRun, Turn, turns_of
 from goose_ray.bench.prompts import Dialogue
-from goose_ray.bench.router import RouterRun, Turn, turns_of
 from goose_ray.cli.main import main
 from goose_ray.config import EngineConfig
 

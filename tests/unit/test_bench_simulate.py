@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from recording_builders import looping_recording, random_recording, save_recording
 
 from goose.tuning import TreeTuning, solve
-from goose_ray.bench.cluster_simulation import simulate
-from goose_ray.bench.simulated_scaling import Scaler
-from goose_ray.bench.simulation_records import Kind, ScalingPlan, SimulationPlan
-from goose_ray.bench.step_library import StepLibrary
-from goose_ray.bench.traces import Trace, read_trace
+from goose_ray.bench.simulation.records import Kind, ScalingPlan, SimulationPlan
+from goose_ray.bench.simulation.scaling import Scaler
+from goose_ray.bench.simulation.simulation import simulate
+from goose_ray.bench.simulation.step_library import StepLibrary
+from goose_ray.bench.simulation.traces import Trace, read_trace
 from goose_ray.cli.main import main
 from goose_ray.errors import ConfigError
 

@@ -12,10 +12,10 @@ from tiny_models import tiny_model
 
 from goose.cost import CostModel, StepShape
 from goose_ray.assembly import ReplicaParts
-from goose_ray.bench.cost import measure_rows
 from goose_ray.bench.prompts import Dialogue, PromptFile
-from goose_ray.bench.speed import Contender, SpeedRun
-from goose_ray.bench.speed_report import speed_json, speed_lines
+from goose_ray.bench.speed.cost import measure_rows
+from goose_ray.bench.speed.report import speed_json, speed_lines
+from goose_ray.bench.speed.speed_run import Contender, SpeedRun
 from goose_ray.cli.bench import bench
 from goose_ray.config import EngineConfig
 from goose_ray.engine.step import StepBatch

@@ -10,11 +10,11 @@ import torch
 from fakes import EOS, FakeRunner, FakeTokenizer, looping_model
 
 from goose_ray.assembly import ReplicaParts
+from goose_ray.bench.engine.references import EngineReference, Reference, ReferenceStore, TokenIds
+from goose_ray.bench.engine.report import tau_json, tau_table
+from goose_ray.bench.engine.tau import BenchmarkTau, Part, TauRun, macro_tau
 from goose_ray.bench.prompts import Dialogue, PromptFile
-from goose_ray.bench.references import EngineReference, Reference, ReferenceStore, TokenIds
 from goose_ray.bench.repetition import copy_share
-from goose_ray.bench.report import tau_json, tau_table
-from goose_ray.bench.tau import BenchmarkTau, Part, TauRun, macro_tau
 from goose_ray.config import EngineConfig
 
 BUDGET = 16

@@ -14,7 +14,7 @@ from runner_steps import Part, SlotDealer, build_step
 from tiny_models import VOCAB_SIZE, WINDOW, tiny_model
 
 from goose.speculator import Speculator
-from goose_ray.bench.attention_cases import CASES, AttentionCase, largest_error, mixed_step
+from goose_ray.bench.device.attention_cases import CASES, AttentionCase, largest_error, mixed_step
 from goose_ray.config import EngineConfig
 from goose_ray.engine.engine import Engine
 from goose_ray.engine.request import GenerationRequest

@@ -1,0 +1,1 @@
+"""What sharing is worth and costs: learning together, the aggregator under load, the router."""

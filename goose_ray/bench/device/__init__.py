@@ -1,0 +1,1 @@
+"""All that is to be known of a new device in one run: exactness, forwards, speed."""

@@ -1,0 +1,1 @@
+"""Policies on recorded replies, without the model: figures, tables, plots, and calibrations."""

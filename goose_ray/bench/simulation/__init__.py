@@ -1,0 +1,1 @@
+"""A thousand replicas under production traffic, as arrays, with the real aggregator over them."""
