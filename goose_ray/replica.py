@@ -200,7 +200,7 @@ class GooseServer:
         return ReplicaReport(
             incarnation=self._incarnation,
             sequence=next(self._report_numbers),
-            model=self._config.model_name,
+            model=self._config.model,
             max_model_len=self._engine.max_model_len,
             healthy=self._is_healthy(),
             acceptance=self._engine.acceptance(),

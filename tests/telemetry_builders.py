@@ -41,6 +41,7 @@ def report_of(
     healthy: bool = True,
     tuning_counts: TuningCounts | None = None,
     tuning: TreeTuning | None = None,
+    model: str = "m",
     workload: str = "",
     uptime_s: float = 0.0,
     **stats: Any,
@@ -48,7 +49,7 @@ def report_of(
     return ReplicaReport(
         incarnation=Incarnation(replica_id or f"replica-of-{incarnation}", started_at, incarnation),
         sequence=sequence,
-        model="m",
+        model=model,
         max_model_len=64,
         healthy=healthy,
         acceptance=table_of(counts),

@@ -14,7 +14,7 @@ from goose_ray.telemetry.warm_starts import Offer, WarmStart, WarmStarts
 
 __all__ = ["ClusterMemory"]
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class ClusterMemory:

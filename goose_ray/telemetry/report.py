@@ -39,6 +39,7 @@ class ReplicaReport:
     incarnation: Incarnation
     # grows by one a report of the incarnation
     sequence: int
+    # what it runs, whatever its name in the API is
     model: str
     max_model_len: int
     # the engine loop runs and its runner answers

@@ -2,14 +2,14 @@
 
 Counts forget exponentially, in whole buckets of time on the aggregator's clock, so that replicas' clocks do not matter.
 Reports are cumulative: what one adds to the last of its incarnation is counted once, in the bucket that it arrives in.
-A replica's tuning stands on three levels that share no count: other workloads, others of its workload, its own. Knows
-neither Ray nor time: the caller says what time it is.
+A replica's tuning stands on three levels that share no count, all of its model: other workloads, others of its
+workload, its own. Knows neither Ray nor time: the caller says what time it is.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,18 @@ __all__ = ["TuningState"]
 
 # Buckets of time in a half-life: the age of a count is known that well.
 _BUCKETS = 20
-# Workload tags told apart; the reports of more are one workload.
+# Workloads told apart; the reports of more are one.
 _MAX_WORKLOADS = 64
+
+
+class _Workload(NamedTuple):
+    """Replicas that learn from each other first."""
+
+    model: str
+    tag: str
+
+
+_OTHERS = _Workload("", "")
 
 
 @dataclass(slots=True)
@@ -35,7 +45,7 @@ class _Recent:
 
 @dataclass(slots=True)
 class _Replica:
-    workload: str
+    workload: _Workload
     sequence: int
     # as reported last
     read: TuningCounts
@@ -51,7 +61,7 @@ class TuningState:
         self._half_life_s = half_life_s
         self._next_version = first_version
         self._replicas: dict[str, _Replica] = {}
-        self._workloads: dict[str, _Recent] = {}
+        self._workloads: dict[_Workload, _Recent] = {}
 
     def observe(self, report: ReplicaReport, now: float) -> None:
         """Takes over what no report of its incarnation has said before; late and repeated ones say nothing."""
@@ -60,9 +70,8 @@ class TuningState:
         if known is None:
             # How its counts came about is not known: evenly over its life.
             new = report.tuning_counts * self._mean_weight(report.uptime_s)
-            known = _Replica(
-                self._workload(report.workload), 0, TuningCounts.none(), _Recent(TuningCounts.none(), bucket)
-            )
+            workload = self._workload(_Workload(report.model, report.workload))
+            known = _Replica(workload, 0, TuningCounts.none(), _Recent(TuningCounts.none(), bucket))
             self._replicas[report.incarnation.id] = known
         elif report.sequence > known.sequence:
             new = report.tuning_counts - known.read
@@ -79,8 +88,8 @@ class TuningState:
         own = self._aged(known.recent, bucket)
         alike = self._aged(self._workloads[known.workload], bucket)
         others = TuningCounts.none()
-        for name, recent in self._workloads.items():
-            if name != known.workload:
+        for workload, recent in self._workloads.items():
+            if workload.model == known.workload.model and workload != known.workload:
                 others = others + self._aged(recent, bucket)
         found = solve([others, alike - own, own])
         if known.told is None or not found.is_near(known.told):
@@ -97,10 +106,13 @@ class TuningState:
         bucket = self._bucket(now)
         return {
             "next_version": self._next_version,
-            "workloads": {name: _plain(self._aged(recent, bucket)) for name, recent in self._workloads.items()},
+            "workloads": [
+                {**workload._asdict(), "recent": _plain(self._aged(recent, bucket))}
+                for workload, recent in self._workloads.items()
+            ],
             "replicas": {
                 key: {
-                    "workload": known.workload,
+                    **known.workload._asdict(),
                     "sequence": known.sequence,
                     "read": _plain(known.read),
                     "recent": _plain(self._aged(known.recent, bucket)),
@@ -114,10 +126,10 @@ class TuningState:
         KeyError if it is none.
         """
         bucket, weight = self._bucket(now), 0.5 ** (max(0.0, age_s) / self._half_life_s)
-        workloads = {name: _counts(value) * weight for name, value in snapshot["workloads"].items()}
+        workloads = {_workload_in(value): _counts(value["recent"]) * weight for value in snapshot["workloads"]}
         replicas = {
             key: _Replica(
-                str(value["workload"]),
+                _workload_in(value),
                 int(value["sequence"]),
                 _counts(value["read"]),
                 _Recent(_counts(value["recent"]) * weight, bucket),
@@ -125,11 +137,11 @@ class TuningState:
             for key, value in snapshot["replicas"].items()
         }
         self._next_version = max(self._next_version, int(snapshot["next_version"]))
-        self._workloads = {name: _Recent(counts, bucket) for name, counts in workloads.items()}
+        self._workloads = {workload: _Recent(counts, bucket) for workload, counts in workloads.items()}
         self._replicas = replicas
 
-    def _workload(self, name: str) -> str:
-        return name if name in self._workloads or len(self._workloads) < _MAX_WORKLOADS else ""
+    def _workload(self, workload: _Workload) -> _Workload:
+        return workload if workload in self._workloads or len(self._workloads) < _MAX_WORKLOADS else _OTHERS
 
     def _bucket(self, now: float) -> int:
         return math.floor(now * _BUCKETS / self._half_life_s)
@@ -145,6 +157,10 @@ class TuningState:
         """Of counts that came evenly over that time up to now."""
         decay = math.log(2) * age_s / self._half_life_s
         return -math.expm1(-decay) / decay if decay > 0 else 1.0
+
+
+def _workload_in(value: Mapping[str, Any]) -> _Workload:
+    return _Workload(str(value["model"]), str(value["tag"]))
 
 
 def _plain(counts: TuningCounts) -> dict[str, Any]:

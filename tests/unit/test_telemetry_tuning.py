@@ -52,6 +52,15 @@ def test_ones_workload_stands_between_the_cluster_and_oneself() -> None:
     assert told(state, saying("third", 1, TuningCounts.none(), workload="tools"), 0).based_on == (6000.0, 0.0, 0.0)
 
 
+def test_models_learn_nothing_from_each_other() -> None:
+    state = TuningState(half_life_s=HALF_LIFE_S)
+    told(state, saying("old", 1, counts_of(1.0), model="old"), 0)
+    told(state, saying("other", 1, counts_of(-1.0), model="new", workload="chat"), 0)
+    fresh = told(state, saying("new", 1, TuningCounts.none(), model="new"), 0)
+    assert fresh.based_on == (3000.0, 0.0, 0.0)
+    assert fresh.offsets[0] < -0.5
+
+
 def test_old_counts_give_way_to_new_ones() -> None:
     state = TuningState(half_life_s=HALF_LIFE_S)
     told(state, saying("a", 1, counts_of(1.0)), 0)
@@ -127,7 +136,7 @@ class TestSnapshot:
         assert tuning.version > told_before.version
         assert tuning.based_on[2] == pytest.approx(3000, rel=0.1)
 
-    @pytest.mark.parametrize("wrong", [{}, {"format": 0}, {"format": 1, "unix_time": 0, "tuning": {}}, []])
+    @pytest.mark.parametrize("wrong", [{}, {"format": 1}, {"format": 2, "unix_time": 0, "tuning": {}}, []])
     def test_something_else_is_refused(self, wrong: object) -> None:
         with pytest.raises(ValueError, match=r"format|snapshot"):
             memory().restore(wrong, now=0, unix_time=0)  # type: ignore[arg-type]
