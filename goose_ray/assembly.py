@@ -63,6 +63,7 @@ def build_engine(config: GooseConfig, start: StartingPoint | None = None) -> Eng
 
     Raises ConfigError naming the field, ModelLoadError if the model cannot be had or run.
     """
+    _logger.info("preparing the policy %s: compiled at the first start on a machine", config.engine.policy)
     speculator = _speculator(config.engine, config.model)  # first: a wrong name shows before the model is loaded
     parts = load_parts(config)
     if start is not None:
@@ -70,7 +71,7 @@ def build_engine(config: GooseConfig, start: StartingPoint | None = None) -> Eng
         known = joined_start(calibration, start, vocab_size=parts.runner.spec.vocab_size)
         speculator = _new_speculator(config.engine, known)
     # Else the first request that names a policy would do it in the engine's thread, and all others would wait.
-    _logger.info("preparing the policies: they are compiled at the first start on a machine")
+    _logger.info("preparing the other policies: likewise")
     speculator.prepare()
     engine = _engine(parts, speculator, config.engine, time.monotonic)
     # Nor should the first that asks for a structured output wait for what all of those share.

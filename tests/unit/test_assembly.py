@@ -1,5 +1,7 @@
 """Putting a replica together."""
 
+import logging
+
 import pytest
 
 from goose.policies.autoregressive import AutoregressivePolicy
@@ -29,6 +31,22 @@ def test_an_engine_is_handed_over_with_every_policy_compiled(monkeypatch: pytest
         assert len(built) == 1
     finally:
         engine.stop()
+
+
+def test_what_takes_long_is_told_before_it_is_begun(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = []
+
+    def costly(sources: SourceSet) -> TreePolicy:
+        told.extend(caplog.messages)
+        return AutoregressivePolicy()
+
+    monkeypatch.setattr("goose_ray.assembly.POLICIES", {"goose": costly})
+    config = GooseConfig(model="no-such", engine=EngineConfig(policy="goose", calibration="none"))
+    with caplog.at_level(logging.INFO, "goose_ray.assembly"), pytest.raises(ModelLoadError):
+        build_engine(config)
+    assert told == ["preparing the policy goose: compiled at the first start on a machine"]
 
 
 def test_a_context_that_the_model_does_not_have_is_refused_before_a_replica_is_made(
