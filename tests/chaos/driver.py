@@ -4,17 +4,16 @@ No answer is wrong, lost or doubled; every process is there and answers in time;
 """
 
 import asyncio
+import os
 import time
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from random import Random
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
 
-from chaos import traffic
-from chaos.kinds import Kind
+from chaos import processes, traffic
+from chaos.kinds import Draw
 from chaos.stage import Stage, ViolationError
 
-__all__ = ["Record", "happen", "table_of"]
+__all__ = ["Record", "happen"]
 
 _CLIENTS = 6
 # A request that a stopped replica has waits until that replica is given up.
@@ -23,23 +22,41 @@ _ANSWERED_WITHIN_S = 180.0
 _LATE = 4
 
 
-@dataclass(frozen=True)
+@dataclass
 class Record:
-    """Of one fault. `whole_s`: from its end until all was as before. `violations` are empty where all is well."""
+    """Of one fault. `violations` are empty where all is well."""
 
-    kind: Kind
-    whole_s: float
-    num_answers: int
-    num_interrupted: int
-    violations: tuple[str, ...]
+    draw: Draw
+    # from the fault's end until all was as before; None if it never was
+    whole_s: float | None = None
+    # of the machine, in the minute before the fault
+    load: float = field(default_factory=lambda: os.getloadavg()[0])
+    num_answers: int = 0
+    num_interrupted: int = 0
+    violations: list[str] = field(default_factory=list)
+    # who was there before, and at each violation
+    facts: list[str] = field(default_factory=list)
+
+    async def check(self, what: Awaitable[None]) -> bool:
+        """Whether it holds; what violates it is noted."""
+        try:
+            await what
+        except ViolationError as error:
+            self.note(str(error))
+            return False
+        return True
+
+    def note(self, violation: str) -> None:
+        self.violations.append(violation)
+        self.facts.append(_now())
 
 
-async def happen(stage: Stage, kind: Kind, random: Random, *, patience: float = 1.0) -> Record:
-    """`patience`: how many times slower than on an idle machine all may be.
-
-    Raises ViolationError if the application does not recover: nothing after it would mean anything.
+async def happen(stage: Stage, draw: Draw, *, patience: float = 1.0) -> Record:
+    """`patience`: how many times slower than on an idle machine all may be. Where `whole_s` is None the application has
+    not recovered, and nothing after it would mean anything.
     """
-    violations: list[str] = []
+    kind, random = draw.kind, draw.random()
+    record = Record(draw, facts=[_now()])
     asks = random.sample(traffic.ASKS, k=_CLIENTS)
     async with stage.http() as http:
         begun = [asyncio.Event() for _ in asks]
@@ -49,41 +66,32 @@ async def happen(stage: Stage, kind: Kind, random: Random, *, patience: float = 
         ]
         # those that stream are in the middle of it, the others are somewhere
         await asyncio.gather(*(event.wait() for ask, event in zip(asks, begun, strict=True) if ask.stream))
-        try:
-            await kind.happen(stage, random)
-        except ViolationError as error:
-            violations.append(str(error))
+        await record.check(kind.happen(stage, random))
         ended_s = time.monotonic()
         limit_s = kind.within_s * patience
-        try:
-            await stage.whole_within(limit_s)
-        except ViolationError as error:
-            violations.append(str(error))
-            await stage.whole_within(_LATE * limit_s)
-        whole_s = time.monotonic() - ended_s
-        async with asyncio.timeout(_ANSWERED_WITHIN_S * patience):
-            answers = await asyncio.gather(*sending)
-    for ask, answer in zip(asks, answers, strict=True):
+        is_whole = await record.check(stage.whole_within(limit_s))
+        if is_whole or await record.check(stage.whole_within(_LATE * limit_s)):
+            record.whole_s = time.monotonic() - ended_s
+        _, late = await asyncio.wait(sending, timeout=_ANSWERED_WITHIN_S * patience)
+        for ask, task in zip(asks, sending, strict=True):
+            if task in late:
+                record.note(f"{ask.name}: no end of it within {_ANSWERED_WITHIN_S * patience:g} s")
+                task.cancel()
+        await asyncio.wait(sending)
+    for ask, task in zip(asks, sending, strict=True):
+        if task.cancelled():
+            continue
+        answer = task.result()
+        record.num_answers += 1
+        record.num_interrupted += answer.end != "whole"
         if (found := stage.error_in(ask, answer, interrupted=kind.interrupts)) is not None:
-            violations.append(found)
-    try:
-        await stage.check_idle()
-    except ViolationError as error:
-        violations.append(str(error))
-    num_interrupted = sum(answer.end != "whole" for answer in answers)
-    return Record(kind, whole_s, len(answers), num_interrupted, tuple(violations))
+            record.note(found)
+    if record.whole_s is not None:
+        await record.check(stage.check_idle())
+    return record
 
 
-def table_of(records: Sequence[Record]) -> str:
-    """In Markdown, by kind."""
-    lines = ["| fault | times | whole again after, median | most | answers | interrupted | violations |"]
-    lines += ["|---|---|---|---|---|---|---|"]
-    for name in Counter(record.kind.name for record in records):
-        own = [record for record in records if record.kind.name == name]
-        seconds = sorted(record.whole_s for record in own)
-        lines.append(
-            f"| {name} | {len(own)} | {seconds[len(own) // 2]:.1f} s | {seconds[-1]:.1f} s | "
-            f"{sum(record.num_answers for record in own)} | {sum(record.num_interrupted for record in own)} | "
-            f"{sum(len(record.violations) for record in own)} |"
-        )
-    return "\n".join(lines)
+def _now() -> str:
+    """Who is there, and what the machine has to do besides."""
+    there = " ".join(f"{process.role}:{process.pid}" for process in processes.find())
+    return f"{time.strftime('%H:%M:%S')} {there}; load {os.getloadavg()[0]:.1f}, {processes.free_mb():.0f} MB free"

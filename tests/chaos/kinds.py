@@ -9,7 +9,7 @@ from chaos.process_faults import kill, pause, stop
 from chaos.processes import AGGREGATOR, CONTROLLER, INGRESS, PROXY, REPLICA
 from chaos.stage import Stage
 
-__all__ = ["KINDS", "Kind", "dealt", "named"]
+__all__ = ["KINDS", "Draw", "Kind", "dealt", "named"]
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,22 @@ def named(name: str) -> Kind:
     return found
 
 
-def dealt(random: Random, count: int) -> list[Kind]:
-    """In random order, each as often as its weight says."""
+@dataclass(frozen=True)
+class Draw:
+    """The `number`-th fault of a run, from 1. What is random in it depends on nothing but seed and number."""
+
+    number: int
+    kind: Kind
+    seed: int
+
+    def random(self) -> Random:
+        return Random(f"{self.seed}/{self.number}")
+
+
+def dealt(seed: int, count: int) -> list[Draw]:
+    """In random order, each kind as often as its weight says. More of them begin with the same ones."""
+    random = Random(seed)
     deck: list[Kind] = []
     while len(deck) < count:
         deck += random.sample(KINDS, counts=[kind.weight for kind in KINDS], k=sum(kind.weight for kind in KINDS))
-    return deck[:count]
+    return [Draw(number, kind, seed) for number, kind in enumerate(deck[:count], 1)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from serve.helpers import is_ours
 
-__all__ = ["AGGREGATOR", "CONTROLLER", "INGRESS", "PROXY", "REPLICA", "ROLES", "Process", "find", "send"]
+__all__ = ["AGGREGATOR", "CONTROLLER", "INGRESS", "PROXY", "REPLICA", "ROLES", "Process", "find", "free_mb", "send"]
 
 REPLICA, INGRESS, PROXY, CONTROLLER, AGGREGATOR = "replica", "ingress", "proxy", "controller", "aggregator"
 # By what Ray writes over an actor's command line; behind it stands the method that it is in, if it is in one.
@@ -80,6 +80,12 @@ def find() -> list[Process]:
             if command.startswith(start) and is_ours(int(entry.name)):
                 found.append(Process(role, int(entry.name)))
     return sorted(found, key=lambda process: (process.role, process.pid))
+
+
+def free_mb() -> float:
+    """Memory that the machine could still give."""
+    (line,) = [line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable:")]
+    return int(line.split()[1]) / 1024
 
 
 def send(processes: Collection[Process], number: signal.Signals) -> None:
