@@ -1,4 +1,4 @@
-"""Four replicas whose reports get lost and come twice, under shared prompts, while three aggregators and a replica are
+"""Replicas whose reports get lost and come twice, under shared prompts, while three aggregators and a replica are
 killed: once all is quiet the aggregator has what the living replicas counted, exactly.
 """
 
@@ -20,6 +20,7 @@ pytestmark = [
     pytest.mark.skipif(not os.environ.get("GOOSE_CHAOS"), reason="GOOSE_CHAOS is not set: `make chaos` sets it"),
 ]
 
+REPLICAS = int(os.environ.get("GOOSE_CHAOS_REPLICAS", "4"))
 APPLICATION = {
     "import_path": "lossy_app:build_app",
     "runtime_env": {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},
@@ -30,7 +31,7 @@ APPLICATION = {
         "engine": {"max_running_requests": 8, "budget": 16, "kv_cache_tokens": 8192},
     },
 }
-SERVER = {"autoscaling_config": {"min_replicas": 4, "max_replicas": 4, "target_ongoing_requests": 8}}
+SERVER = {"autoscaling_config": {"min_replicas": REPLICAS, "max_replicas": REPLICAS, "target_ongoing_requests": 8}}
 FILES = ("humaneval", "gsm8k", "mt_bench", "spec_bench_qa")
 REQUESTS_AT_ONCE, WAVES = 12, 4
 
@@ -78,7 +79,7 @@ async def send(server: Server, texts: list[str]) -> int:
 
 
 def test_what_the_living_replicas_counted_is_exact(server: Server, shared_dir: Path) -> None:
-    eventually(lambda: len(live_replicas(server)) == 4, within_s=240, what="four replicas")
+    eventually(lambda: len(live_replicas(server)) == REPLICAS, within_s=240, what="all replicas")
     texts = prompts(shared_dir)
     answered = 0
     for wave in range(WAVES):
@@ -99,7 +100,7 @@ def test_what_the_living_replicas_counted_is_exact(server: Server, shared_dir: P
         answered += asyncio.run(scenario())
         eventually(lambda: acceptance(server)["remembered"], within_s=60, what="an aggregator")
     assert answered > REQUESTS_AT_ONCE * WAVES // 2
-    eventually(lambda: len(live_replicas(server)) == 4, within_s=240, what="a new replica in the dead one's place")
+    eventually(lambda: len(live_replicas(server)) == REPLICAS, within_s=240, what="a new one in its place")
     eventually(server.is_idle, within_s=60, what="all requests to end")
     # Until here views were made of fresh reports too. What the actor knows now it has from the reporters alone.
     ray.kill(aggregator())
@@ -111,10 +112,12 @@ def test_what_the_living_replicas_counted_is_exact(server: Server, shared_dir: P
             return {}
         return {one.report.incarnation.id: one.report for one in view.live}
 
-    eventually(lambda: len(known()) == 4, within_s=60, what="reports of all four to come through")
+    eventually(lambda: len(known()) == REPLICAS, within_s=60, what="reports of all to come through")
     reports = known()
-    own = {name: replica["sources"] for name, replica in live_replicas(server).items()}
+    shown = acceptance(server)
+    own = {replica["incarnation"]: replica["sources"] for replica in shown["replicas"] if replica["healthy"]}
     assert set(reports) == set(own)
+    metrics = server.http.get("/metrics").text.splitlines()
     for name, report in reports.items():
         counted = {
             source: (counts["attempted"], counts["accepted"])
@@ -122,4 +125,13 @@ def test_what_the_living_replicas_counted_is_exact(server: Server, shared_dir: P
             if counts["attempted"]
         }
         assert {source: pair for source, pair in report.acceptance.totals().items() if pair[0]} == counted
+        of_replica = f'replica="{report.incarnation.replica_id}"'
+        for metric, number in (("steps", "num_steps"), ("generation_tokens", "generation_tokens")):
+            (line,) = [line for line in metrics if line.startswith(f"goose_{metric}_total{{") and of_replica in line]
+            assert float(line.split()[-1]) == getattr(report.stats, number)
+    for key in ("attempted", "accepted"):
+        parts = [*(replica["sources"] for replica in shown["replicas"]), shown["retired"]["sources"]]
+        assert sum(source[key] for source in shown["sources"].values()) == sum(
+            source[key] for part in parts for source in part.values()
+        )
     assert sum(pair[0] for report in reports.values() for pair in report.acceptance.totals().values()) > 1000
