@@ -18,15 +18,20 @@ from goose_ray.cli.deployment_file import DeploymentFile
 if TYPE_CHECKING:
     from ray.serve.schema import ApplicationStatusOverview
 
-__all__ = ["reason_of", "run"]
+__all__ = ["CONTROLLER_SETTINGS", "reason_of", "run"]
 
 # Serve's
 _NAMESPACE = "serve"
 _LOOK_EVERY_S = 0.5
 _CONNECT_TIMEOUT_S = 2.0
-# Serve's controller reads it, which inherits it from here if Ray starts here. By default a replica that no longer
-# answers is given the time of the longest answer to end by itself; what it was answering waits as long.
-_END_WHO_DOES_NOT_ANSWER = "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS"
+# Serve's controller reads them, which inherits them from here if Ray starts here.
+CONTROLLER_SETTINGS = {
+    # By default a replica that no longer answers is given the time of the longest answer to end by itself; what it was
+    # answering waits as long.
+    "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
+    # By default ten seconds go by before it is missed that the aggregator has died.
+    "RAY_SERVE_DEPLOYMENT_ACTOR_HEALTH_CHECK_PERIOD_S": "2",
+}
 
 
 def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
@@ -36,7 +41,8 @@ def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
     import ray
     from ray.serve.scripts import cli
 
-    os.environ.setdefault(_END_WHO_DOES_NOT_ANSWER, "1")
+    for name, value in CONTROLLER_SETTINGS.items():
+        os.environ.setdefault(name, value)
     try:
         # as `serve run` would; here so that the handlers below are set after Ray's own
         ray.init(address=address, namespace=_NAMESPACE)
