@@ -69,7 +69,7 @@ slots: $(STAMP)
 # environment, killed and stopped ranks and replicas under load, and updates under load; `make test` has the rest. Twenty
 # minutes.
 ranks: $(STAMP)
-	GOOSE_RANKS=4 $(BIN)/pytest tests/unit/test_shard_slices.py tests/serve/test_rank_gang.py \
+	GOOSE_RANKS=4 $(BIN)/pytest tests/unit/runner/test_shard_slices.py tests/serve/test_rank_gang.py \
 		tests/serve/test_rank_environment.py tests/serve/test_tensor_parallel.py tests/serve/test_rank_chaos.py \
 		tests/serve/test_rolling_updates.py
 
@@ -80,15 +80,17 @@ shards: $(STAMP)
 # Every causal language model of transformers that can be made tiny: refused, or right; and the compiled attention kernel.
 # About ten minutes.
 families: $(STAMP)
-	GOOSE_ARCHITECTURES=all $(BIN)/pytest -q tests/equivalence/test_architectures.py tests/unit/test_runner_flex.py
+	GOOSE_ARCHITECTURES=all $(BIN)/pytest -q tests/equivalence/test_architectures.py tests/unit/runner/test_runner_flex.py
 
 # A burst over HTTP: a second replica and back, nobody fails; and no replica while nobody asks. About four minutes.
 burst: $(STAMP)
 	GOOSE_BURST=1 $(BIN)/pytest tests/serve/test_burst.py
 
-# Four replicas whose reports are lost and doubled, three aggregators and a replica killed: counters exact at the end.
+# Replicas whose reports are lost and doubled, three aggregators and a replica killed: counters exact at the end.
+# CHAOS_REPLICAS: how many. About nine minutes with four.
+CHAOS_REPLICAS ?= 4
 chaos: $(STAMP)
-	GOOSE_CHAOS=1 $(BIN)/pytest tests/serve/test_cluster_chaos.py
+	GOOSE_CHAOS=1 GOOSE_CHAOS_REPLICAS=$(CHAOS_REPLICAS) $(BIN)/pytest tests/serve/test_cluster_chaos.py
 
 # Faults of every kind under a running application, drawn with a seed: killed and stopped processes, full disks, clients
 # of all manners. Whatever happens, no answer is wrong, lost or doubled, and nothing is left behind. FAULTS_SEED: another
@@ -110,7 +112,7 @@ telemetry: $(STAMP)
 	@for tool in $(CHROMIUM) $(PROMETHEUS); do command -v $$tool >/dev/null || { \
 		echo "$$tool is missing: make telemetry CHROMIUM=/path/to/chromium PROMETHEUS=/path/to/prometheus" >&2; exit 1; }; done
 	GOOSE_CHROMIUM=$(CHROMIUM) GOOSE_PROMETHEUS=$(PROMETHEUS) GOOSE_SCREENSHOTS=docs $(BIN)/pytest \
-		tests/unit/test_dashboard_browser.py tests/unit/test_cluster_dashboards.py tests/serve/test_dashboard.py
+		tests/unit/telemetry/test_dashboard_browser.py tests/unit/cluster/test_cluster_dashboards.py tests/serve/test_dashboard.py
 
 # Clients of others against a real server, in an environment of their own: docs/clients.md. CASES: schemathesis' cases of
 # each operation.

@@ -29,7 +29,7 @@ from goose_ray.engine.stats import E2E_BOUNDS, INTER_TOKEN_BOUNDS, TTFT_BOUNDS, 
 from goose_ray.telemetry.acceptance_state import AcceptanceState
 from goose_ray.telemetry.metrics import METRICS_CONTENT_TYPE, render_metrics
 
-CLUSTER = Path(__file__).resolve().parents[2] / "cluster"
+CLUSTER = Path(__file__).resolve().parents[3] / "cluster"
 _PATIENCE_S = 60.0
 
 
@@ -54,7 +54,7 @@ def metrics_text(n: int) -> str:
     stats |= {"kv_slots_used": 5, "kv_slots_total": 10, "accepted_per_position": (2 * n, n)}
     stats |= {"by_source": {"context": SourceStats(2 * n, n)}, "finished_by_reason": {"stop": n}}
     stats |= {"ttft_seconds": histogram(TTFT_BOUNDS, n), "e2e_seconds": histogram(E2E_BOUNDS, n)}
-    stats |= {"inter_token_seconds": histogram(INTER_TOKEN_BOUNDS, n)}
+    stats |= {"inter_token_seconds": histogram(INTER_TOKEN_BOUNDS, n), "queue_seconds": histogram(TTFT_BOUNDS, n)}
     for name in "ab":
         state.observe(report_of(name, n, {"context": (2 * n, n)}, **stats), 0)
     return render_metrics(state.view(0), "m")

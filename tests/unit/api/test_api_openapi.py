@@ -167,7 +167,7 @@ def test_what_it_allows_is_taken_and_what_it_forbids_refused(
 
 
 def test_every_request_field_stands_in_the_documentation_as_in_the_code() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "serving.md").read_text(encoding="utf-8")
     table = text.split("## Every request field")[1]
     rows = [line.split("|")[1:4] for line in table.splitlines() if line.startswith("| `")]
     documented = {name.strip(" `"): (chat.strip(), completions.strip()) for name, chat, completions in rows}

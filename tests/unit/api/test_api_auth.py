@@ -348,7 +348,7 @@ class TestKeyFile:
 
 
 def test_deployments_are_for_their_own_machine_unless_told_otherwise() -> None:
-    files = sorted((Path(__file__).parents[2] / "deployments").glob("*.yaml"))
+    files = sorted((Path(__file__).parents[3] / "deployments").glob("*.yaml"))
     assert files
     for file in files:
         assert yaml.safe_load(file.read_text("utf-8"))["http_options"]["host"] == "127.0.0.1", file.name

@@ -22,7 +22,7 @@ from goose_ray.cli.main import main
 from goose_ray.cli.serving import reason_of
 from goose_ray.config import GooseConfig
 
-DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
+DEPLOYMENTS = Path(__file__).parents[3] / "deployments"
 
 
 def serve(*arguments: object) -> Result:

@@ -13,7 +13,7 @@ from goose.policies.registry import POLICIES
 from goose.speculator import Speculator
 from goose.verify import walk
 
-DOC = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+DOC = (Path(__file__).parents[3] / "docs" / "policies.md").read_text(encoding="utf-8")
 POLICY, USE = re.findall(r"```python\n(.*?)```", DOC, flags=re.DOTALL)
 STOP = 4
 

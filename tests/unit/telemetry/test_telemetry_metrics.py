@@ -88,6 +88,24 @@ def test_each_replica_has_its_series_and_vllms_names_have_the_sum() -> None:
     assert value(samples, "goose_replicas", state="healthy") == 1
 
 
+def test_who_adds_up_lines_by_what_their_names_hold_counts_nothing_twice() -> None:
+    """As `vllm bench serve` reads: no parser, and the first of these that a line holds is what it counts."""
+    read: dict[str, int] = {}
+    accepted_at: dict[int, int] = {}
+    for line in render_metrics(two_replicas().view(5), "m").splitlines():
+        if not line.startswith("vllm:spec_decode"):
+            continue
+        value = int(float(line.split()[-1]))
+        names = ("num_drafts", "num_draft_tokens", "num_accepted_tokens_per_pos", "num_accepted_tokens")
+        name = next(name for name in names if name in line)
+        if name == "num_accepted_tokens_per_pos":
+            accepted_at[int(line.split('position="')[1].split('"')[0])] = value
+        else:
+            read[name] = read.get(name, 0) + value
+    assert read == {"num_drafts": 5, "num_draft_tokens": 40, "num_accepted_tokens": 9}
+    assert accepted_at == {0: 6, 1: 4, 2: 1}
+
+
 def test_histograms_are_cumulative_and_add_up() -> None:
     samples = samples_of(two_replicas(), now=5)
     name = "goose_time_to_first_token_seconds"

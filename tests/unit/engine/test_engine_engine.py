@@ -239,8 +239,8 @@ def test_latency_is_measured_from_arrival() -> None:
     engine.add_request(make_request(max_tokens=9), arrived_s=50.0)
     engine.step()
     stats = engine.stats()
-    assert (stats.ttft_seconds.count, stats.e2e_seconds.count) == (1, 1)
-    assert 50.0 < stats.ttft_seconds.sum <= stats.e2e_seconds.sum < 70.0
+    assert (stats.queue_seconds.count, stats.ttft_seconds.count, stats.e2e_seconds.count) == (1, 1, 1)
+    assert 50.0 < stats.queue_seconds.sum < stats.ttft_seconds.sum <= stats.e2e_seconds.sum < 70.0
     assert stats.inter_token_seconds.count == 8
 
 

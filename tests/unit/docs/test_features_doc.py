@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 TEXT = (REPOSITORY / "docs" / "features.md").read_text(encoding="utf-8")
 COMPARED, HELD = TEXT.split("\n## What holds ours\n")
 COLUMNS = 8

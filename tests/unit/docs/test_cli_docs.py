@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from goose_ray.cli.main import main
 from goose_ray.config import EngineConfig, GooseConfig
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 DOCS = [*sorted((REPOSITORY / "docs").glob("*.md")), *sorted(REPOSITORY.glob("*.md"))]
 
 
