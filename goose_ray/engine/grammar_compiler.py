@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from llguidance import LLMatcher, LLParserLimits, grammar_from
 
 from goose_ray.engine.grammar import Grammar, error_of
+from goose_ray.engine.grammar_preface import behind
 from goose_ray.engine.grammar_vocabulary import GrammarVocabulary
 from goose_ray.engine.structured import SCHEMA_OPTIONS, StructuredOutput
 from goose_ray.engine.tokenizer import Tokenizer
@@ -92,6 +93,8 @@ def _compiled(structured: StructuredOutput, vocabulary: GrammarVocabulary) -> Gr
         )
     try:
         source = _source(structured)
+        if structured.preface is not None:
+            source = behind(structured.preface, source, vocabulary.tokenizer)
     except Exception as error:
         raise InvalidRequestError(f"{param} is no valid {kind}: {error}", param) from None
     matcher = LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=_limits())

@@ -6,12 +6,22 @@ Plain data. Knows nothing of grammars' semantics; whether a specification is val
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["SCHEMA_OPTIONS", "StructuredKind", "StructuredOutput"]
+__all__ = ["SCHEMA_OPTIONS", "Preface", "StructuredKind", "StructuredOutput"]
 
 # The place in a schema for what its compiler is to do with it: the grammar library's own keyword.
 SCHEMA_OPTIONS = "x-guidance"
 
 StructuredKind = Literal["json_object", "json_schema", "regex", "grammar", "choice"]
+
+
+@dataclass(frozen=True, slots=True)
+class Preface:
+    """Free text before the shape, up to `end`: it may come, and then opens with `begin`. Without `begin` the output
+    starts inside it.
+    """
+
+    begin: str
+    end: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,3 +34,4 @@ class StructuredOutput:
     spec: str = ""
     # the request field to blame if it is wrong
     param: str = field(default="structured_outputs", compare=False)
+    preface: Preface | None = None

@@ -23,7 +23,7 @@ from goose_ray.engine.grammar import GrammarState, Place
 from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.request import GenerationRequest
 from goose_ray.engine.sampling_params import SamplingParams
-from goose_ray.engine.structured import StructuredOutput
+from goose_ray.engine.structured import Preface, StructuredOutput
 from goose_ray.runner.local import LocalRunner
 
 _POLICIES = ("autoregressive", *(policy for policy in POLICIES if policy != "autoregressive"))
@@ -57,6 +57,7 @@ _ASKED: dict[str, dict[str, Any]] = {
     "min_tokens": {"temperature": 0.9, "top_k": 3, "min_tokens": 12, "structured": StructuredOutput("regex", "a*b*")},
     "logit_bias": {"temperature": 0.9, "logit_bias": ((ord("d"), 9.0),), "structured": _SHAPES["grammar"]},
     "logprobs": {"temperature": 0.0, "logprobs": 5, "structured": _SHAPES["schema"]},
+    "thought": {"temperature": 0.9, "structured": replace(_SHAPES["schema"], preface=Preface("", "f"))},
     "free": {"temperature": 0.8, "top_p": 0.9},
     "free-greedy": {"temperature": 0.0},
 }

@@ -1,0 +1,50 @@
+"""A grammar with free text before it: what a model thinks before an answer that has a shape.
+
+Knows the grammar library's language, and of the text only the marks around it.
+"""
+
+import json
+from typing import Any
+
+from llguidance import LLTokenizer
+
+from goose_ray.engine.structured import Preface
+
+__all__ = ["behind"]
+
+# Models go on with a line or two after the mark; more than these might be all that they write.
+_LARK = """\
+start: {start} GAP @shape
+GAP: /[ \\t\\r\\n]{{0,8}}/
+"""
+_UP_TO_TEXT = "text[suffix={end}]: /(?s:.*)/\n"
+_UP_TO_TOKEN = "text: TEXT {end}\nTEXT: /(?s:.*)/\n"
+
+
+def behind(preface: Preface, source: str, tokenizer: LLTokenizer) -> str:
+    """The grammar `source` of the library, behind the preface. Special tokens come up nowhere in the latter either."""
+    end = _token(preface.end, tokenizer)
+    text = _UP_TO_TEXT.format(end=json.dumps(preface.end)) if end is None else _UP_TO_TOKEN.format(end=end)
+    if preface.begin:
+        begin = _token(preface.begin, tokenizer) or json.dumps(preface.begin)
+        start = f"(GAP {begin} text)?"
+    else:
+        start = "text"
+    shape, *others = _grammars(source)
+    lark = _LARK.format(start=start) + text
+    return json.dumps({"grammars": [{"lark_grammar": lark}, {**shape, "name": "shape"}, *others]})
+
+
+def _grammars(source: str) -> list[dict[str, Any]]:
+    """Lark is passed on as it stands; everything else is JSON by now."""
+    try:
+        grammars: list[dict[str, Any]] = json.loads(source)["grammars"]
+    except ValueError:
+        return [{"lark_grammar": source}]
+    return grammars
+
+
+def _token(mark: str, tokenizer: LLTokenizer) -> str | None:
+    """The token that a mark is by itself, in the library's language: the library never takes it for text."""
+    ids = tokenizer.tokenize_str(mark)
+    return f"<[{ids[0]}]>" if len(ids) == 1 and tokenizer.is_special_token(ids[0]) else None
