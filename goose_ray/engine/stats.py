@@ -99,6 +99,8 @@ class EngineStats:
     step_seconds: float = 0.0
     predicted_step_seconds: float = 0.0
     step_error_seconds: float = 0.0
+    # from arrival to the place in the batch, once a request
+    queue_seconds: Histogram = field(default_factory=lambda: empty_histogram(TTFT_BOUNDS))
     ttft_seconds: Histogram = field(default_factory=lambda: empty_histogram(TTFT_BOUNDS))
     # one observation a token after the first; the tokens of a step share the time since the last one equally
     inter_token_seconds: Histogram = field(default_factory=lambda: empty_histogram(INTER_TOKEN_BOUNDS))

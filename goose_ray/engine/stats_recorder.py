@@ -43,6 +43,7 @@ class StatsRecorder:
         self.step_seconds = 0.0
         self.predicted_step_seconds = 0.0
         self.step_error_seconds = 0.0
+        self._queue = _HistogramRecorder(TTFT_BOUNDS)
         self._ttft = _HistogramRecorder(TTFT_BOUNDS)
         self._inter_token = _HistogramRecorder(INTER_TOKEN_BOUNDS)
         self._e2e = _HistogramRecorder(E2E_BOUNDS)
@@ -66,6 +67,7 @@ class StatsRecorder:
             return
         sequence.num_cached = min(sequence.num_computed, sequence.num_prompt)
         sequence.queued_s = now_s - sequence.arrived_s
+        self._queue.observe(sequence.queued_s)
         if sequence.prefix is not None:
             self.prefix_cache_queries += sequence.num_prompt
             self.prefix_cache_hits += sequence.num_cached
@@ -131,6 +133,7 @@ class StatsRecorder:
             step_seconds=self.step_seconds,
             predicted_step_seconds=self.predicted_step_seconds,
             step_error_seconds=self.step_error_seconds,
+            queue_seconds=self._queue.snapshot(),
             ttft_seconds=self._ttft.snapshot(),
             inter_token_seconds=self._inter_token.snapshot(),
             e2e_seconds=self._e2e.snapshot(),

@@ -155,6 +155,7 @@ SCALARS = (
 )
 
 DISTRIBUTIONS = (
+    Distribution("request_queue_time_seconds", "Arrival to a place in the batch.", lambda s: s.queue_seconds),
     Distribution("time_to_first_token_seconds", "Arrival to first token.", lambda s: s.ttft_seconds),
     Distribution("inter_token_latency_seconds", "Between tokens.", lambda s: s.inter_token_seconds),
     Distribution("e2e_request_latency_seconds", "Arrival to the end of the answer.", lambda s: s.e2e_seconds),

@@ -229,6 +229,7 @@ def _stats(rng: np.random.Generator, seconds: float) -> EngineStats:
         step_seconds=0.9 * seconds,
         predicted_step_seconds=0.9 * seconds,
         step_error_seconds=0.05 * seconds,
+        queue_seconds=histogram(TTFT_BOUNDS, requests),
         ttft_seconds=histogram(TTFT_BOUNDS, requests),
         inter_token_seconds=histogram(INTER_TOKEN_BOUNDS, tokens),
         e2e_seconds=histogram(E2E_BOUNDS, requests),
