@@ -93,8 +93,9 @@ chaos: $(STAMP)
 	GOOSE_CHAOS=1 GOOSE_CHAOS_REPLICAS=$(CHAOS_REPLICAS) $(BIN)/pytest tests/serve/test_cluster_chaos.py
 
 # Faults of every kind under a running application, drawn with a seed: killed and stopped processes, full disks, clients
-# of all manners. Whatever happens, no answer is wrong, lost or doubled, and nothing is left behind. FAULTS_SEED: another
-# seed. Half an hour.
+# of all manners. Whatever happens, no answer is wrong, lost or doubled, and nothing is left behind. Half an hour.
+# FAULTS_SEED: others. FAULTS_FROM=51: from the 51st on. FAULTS_KIND="kill": only those whose name has it in it.
+# FAULTS_REPORT=faults.md: a file for the table. FAULTS_PATIENCE=4: where the machine does other things as well.
 FAULTS ?= 200
 faults: $(STAMP)
 	FAULTS=$(FAULTS) OMP_NUM_THREADS=1 $(BIN)/pytest tests/chaos/test_faults.py

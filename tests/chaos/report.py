@@ -4,6 +4,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from statistics import median
 
 from chaos.driver import Record
 
@@ -26,11 +27,11 @@ def progress_of(record: Record, last: int) -> str:
 
 def page_of(records: Sequence[Record], *, seed: int) -> str:
     """In Markdown: a line on the run, and the table. Ends with a line end."""
-    loads = sorted(record.load for record in records) or [0.0]
+    loads = [record.load for record in records] or [0.0]
     numbers = f"{records[0].draw.number} to {records[-1].draw.number}" if records else "none"
     run = (
         f"Faults {numbers} of seed {seed}, {time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores whose load was "
-        f"{loads[len(loads) // 2]:.1f} in the median and {loads[-1]:.1f} at most: "
+        f"{median(loads):.1f} in the median and {max(loads):.1f} at most: "
         f"{sum(record.num_answers for record in records)} answers, "
         f"{sum(len(record.violations) for record in records)} violations."
     )
@@ -38,8 +39,8 @@ def page_of(records: Sequence[Record], *, seed: int) -> str:
     lines += ["|---|---|---|---|---|---|---|"]
     for name in sorted(Counter(record.draw.kind.name for record in records)):
         own = [record for record in records if record.draw.kind.name == name]
-        seconds = sorted(record.whole_s for record in own if record.whole_s is not None)
-        middle, worst = (f"{seconds[len(seconds) // 2]:.1f} s", f"{seconds[-1]:.1f} s") if seconds else ("–", "–")
+        seconds = [record.whole_s for record in own if record.whole_s is not None]
+        middle, worst = (f"{median(seconds):.1f} s", f"{max(seconds):.1f} s") if seconds else ("never", "never")
         lines.append(
             f"| {name} | {len(own)} | {middle} | {worst if len(seconds) == len(own) else 'never'} | "
             f"{sum(record.num_answers for record in own)} | {sum(record.num_interrupted for record in own)} | "
