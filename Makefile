@@ -13,7 +13,7 @@ WORKERS ?= 2
 
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: audit burst chaos faults soak shards serve test lint bench exact equivalence slots ranks families telemetry clients clean
+.PHONY: audit burst counters faults soak shards serve test lint bench exact equivalence slots ranks families telemetry clients clean
 
 $(SERVER) $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -87,10 +87,10 @@ burst: $(STAMP)
 	GOOSE_BURST=1 $(BIN)/pytest tests/serve/test_burst.py
 
 # Replicas whose reports are lost and doubled, three aggregators and a replica killed: counters exact at the end.
-# CHAOS_REPLICAS: how many. About nine minutes with four.
-CHAOS_REPLICAS ?= 4
-chaos: $(STAMP)
-	GOOSE_CHAOS=1 GOOSE_CHAOS_REPLICAS=$(CHAOS_REPLICAS) $(BIN)/pytest tests/serve/test_cluster_chaos.py
+# COUNTERS_REPLICAS: how many. About nine minutes with four.
+COUNTERS_REPLICAS ?= 4
+counters: $(STAMP)
+	GOOSE_COUNTERS=1 GOOSE_COUNTERS_REPLICAS=$(COUNTERS_REPLICAS) $(BIN)/pytest tests/serve/test_cluster_counters.py
 
 # Faults of every kind under a running application, drawn with a seed: killed and stopped processes, full disks, clients
 # of all manners. Whatever happens, no answer is wrong, lost or doubled, and nothing is left behind. Half an hour.

@@ -17,10 +17,12 @@ from serve.helpers import MODEL, Server, async_client, eventually
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.skipif(not os.environ.get("GOOSE_CHAOS"), reason="GOOSE_CHAOS is not set: `make chaos` sets it"),
+    pytest.mark.skipif(
+        not os.environ.get("GOOSE_COUNTERS"), reason="GOOSE_COUNTERS is not set: `make counters` sets it"
+    ),
 ]
 
-REPLICAS = int(os.environ.get("GOOSE_CHAOS_REPLICAS", "4"))
+REPLICAS = int(os.environ.get("GOOSE_COUNTERS_REPLICAS", "4"))
 APPLICATION = {
     "import_path": "lossy_app:build_app",
     "runtime_env": {"env_vars": {"PYTHONPATH": str(Path(__file__).parent)}},
