@@ -4,7 +4,6 @@ Owns the draft sources, the policies and the acceptance counts. Knows nothing of
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,8 +28,6 @@ __all__ = ["AUTOMATIC_NODES", "Speculator"]
 
 # The paper's budget.
 AUTOMATIC_NODES = 60
-# Fewer trees than this are not worth waking a thread that counts them.
-_MIN_COUNTED = 8
 # sources keep ids as 32-bit integers
 _MAX_TOKEN_ID = 2**31 - 1
 
@@ -48,8 +45,7 @@ class Speculator:
     Without a budget (None) it is automatic: policies that can take in each step the nodes that give the most tokens a
     second by `propose`'s `step_seconds`; the others, and all without it, have AUTOMATIC_NODES. `harvest_k` is how many
     successors a harvested row is worth keeping, `pool_tokens` how much of past outputs the source `pool` keeps.
-    Where numba is installed, `anisotropic` builds the trees of large batches on `num_threads`, at most four; with more
-    than one, outcomes are counted beside what is learned from them.
+    Where numba is installed, `anisotropic` builds the trees of large batches on `num_threads`, at most four.
     `builders` are the policies by name, by default the registered ones.
     """
 
@@ -80,7 +76,8 @@ class Speculator:
         self.policy = policy
         self.budget = budget
         self._table = AcceptanceTable(SOURCE_NAMES)
-        self._counting = ThreadPoolExecutor(1, "goose-count") if num_threads > 1 else None
+        # Compiles, so that no request waits for it.
+        self._table.observe(TokenTree.anchor_only(0), np.empty(0, dtype=np.int64))
         self._requests = RequestStates[_Request]("the speculator")
 
     def prepare(self) -> None:
@@ -212,19 +209,10 @@ class Speculator:
 
         Returns, for each outcome, source name -> (attempted, accepted) draft nodes at reached nodes.
         """
-        trees = [outcome.tree for outcome in outcomes]
-        accepted = [outcome.accepted_nodes for outcome in outcomes]
-        # Counted while compiled steps, which do without the interpreter's lock, learn from the same outcomes.
-        counting = None
-        if self._counting is not None and len(outcomes) >= _MIN_COUNTED:
-            counting = self._counting.submit(self._table.observe_batch, trees, accepted)
-        try:
-            self._learn(outcomes, harvest)
-        finally:
-            # Whatever happened here, nobody may count on when the caller goes on.
-            if counting is not None:
-                wait([counting])
-        return counting.result() if counting is not None else self._table.observe_batch(trees, accepted)
+        self._learn(outcomes, harvest)
+        return self._table.observe_batch(
+            [outcome.tree for outcome in outcomes], [outcome.accepted_nodes for outcome in outcomes]
+        )
 
     def _learn(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
         by_policy: dict[str, list[TreeOutcome]] = {name: [] for name in self._policies}

@@ -1,14 +1,16 @@
 """Counts over reached nodes, and what a snapshot must look like."""
 
 import json
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from goose import attempts
 from goose.calibration import DEPTH_EDGES, RANK_EDGES, AcceptanceTable
 from goose.errors import InvalidSnapshotError
-from goose.tree import TokenTree
+from goose.tree import IntArray, TokenTree
 
 # 0 ── 1 context ── 2 context ── 3 context
 #  ├── 4 transitions
@@ -131,3 +133,64 @@ def test_counts_are_whole_and_not_negative(value: float) -> None:
     snapshot["sources"]["context"] = np.full((2, len(DEPTH_EDGES), len(RANK_EDGES)), value, dtype=object).tolist()
     with pytest.raises(InvalidSnapshotError, match=r"sources\.context"):
         AcceptanceTable.from_snapshot(snapshot)
+
+
+def test_a_node_behind_two_rejections_of_its_source_ranks_third() -> None:
+    # 0 ── 1 context ── 2 context
+    #  ├── 3 context, 4 transitions, 5 context: children stand between those of others
+    tree = TokenTree.from_parents([0, 1, 2, 3, 4, 5], [-1, 0, 1, 0, 0, 0], sources=[0, 1, 1, 1, 2, 1])
+    table = AcceptanceTable(("context", "transitions"))
+    table.observe(tree, np.asarray([1]))
+    assert table.counts("context")[0, 0, :4].tolist() == [1, 1, 1, 0]
+    assert table.counts("context")[0, 1, :4].tolist() == [1, 0, 0, 0]
+    assert table.counts("transitions")[0, 0, :4].tolist() == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("parents", "depths", "accepted"),
+    [
+        ([-1, 0, 2], [0, 1, 2], []),
+        ([-1, -2, 1], [0, 1, 2], []),
+        ([-1, 0, 1], [0, 0, 1], []),
+        ([-1, 0, 1], [0, 1, 2], [3]),
+        ([-1, 0, 1], [0, 1, 2], [-1]),
+        ([-1, 0, 1], [0, 1, 2], [0]),
+        ([-1, 0], [0, 1, 2], []),
+        ([], [], []),
+    ],
+)
+def test_what_is_no_tree_is_refused_and_counts_nothing(
+    parents: list[int], depths: list[int], accepted: list[int]
+) -> None:
+    def numbers(values: list[int]) -> IntArray:
+        return np.asarray(values, dtype=np.int64)
+
+    size = len(parents)
+    tree = TokenTree(
+        numbers([7] * size), numbers(parents), numbers(depths), numbers([1] * size), np.ones(size, np.float32)
+    )
+    table = AcceptanceTable(("context",))
+    with pytest.raises(ValueError, match=r"no tree|differ in length"):
+        table.observe_batch([TREE, tree], [numbers([1]), numbers(accepted)])
+    assert table == AcceptanceTable()
+
+
+def test_counts_are_the_same_without_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    if isinstance(attempts._count, FunctionType):
+        pytest.skip("there is nothing to compile with")
+    rng = np.random.default_rng(5)
+    trees = [
+        TokenTree.from_parents(
+            range(size),
+            [-1, *(int(rng.integers(0, node)) for node in range(1, size))],
+            sources=rng.integers(0, 4, size),
+        )
+        for size in range(1, 60)
+    ]
+    paths = [np.asarray(tree.path_to(int(rng.integers(0, tree.num_nodes))), dtype=np.int64) for tree in trees]
+    compiled, plain = AcceptanceTable(("context", "transitions")), AcceptanceTable(("context", "transitions"))
+    by_tree = compiled.observe_batch(trees, paths)
+    for name in ("_count", "_bucket"):
+        monkeypatch.setattr(attempts, name, getattr(attempts, name).py_func)
+    assert plain.observe_batch(trees, paths) == by_tree
+    assert plain == compiled
