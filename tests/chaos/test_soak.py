@@ -18,6 +18,7 @@ from serve.application import serving
 from serve.helpers import eventually
 
 from chaos import processes
+from chaos.filling import fill
 from chaos.mixed_traffic import MixedTraffic
 from chaos.processes import Process
 
@@ -30,32 +31,16 @@ _MOST_MB_PER_MINUTE = 1.0
 # Of the time: caches and pools of threads fill.
 _WARM_UP = 1 / 3
 _SAMPLE_EVERY_S = 2.0
-# of a forward: engine.max_batch_rows
-_MOST_ROWS = 512
 
 # seconds since the start, megabytes
 Samples = dict[Process, list[tuple[float, float]]]
 
 
-async def fill(url: str, model: str) -> None:
-    """Prompts of every number of rows for which oneDNN keeps a product, with the head's products too where the rows may
-    be a tree's. What is left to grow then is nobody's cache.
-    """
-    random = Random(0)
-    async with httpx.AsyncClient(base_url=url, timeout=600) as http:
-        for num_rows in (*range(1, 65), *range(72, _MOST_ROWS + 1, 8)):
-            prompt = random.choices(range(1000, 9000), k=num_rows)
-            scored = {"echo": True, "logprobs": 1} if num_rows <= 128 else {}
-            answer = await http.post(
-                "/v1/completions", json={"model": model, "prompt": prompt, "max_tokens": 1, **scored}
-            )
-            assert answer.status_code == 200, answer.text
-
-
 async def soak(url: str, model: str, minutes: float, num_clients: int) -> tuple[Samples, Counter[str]]:
     samples: Samples = {process: [] for process in processes.find()}
-    started_s = time.monotonic()
     async with httpx.AsyncClient(base_url=url, timeout=600) as http:
+        await fill(http, model)
+        started_s = time.monotonic()
         clients = [MixedTraffic(http, model, Random(number), longest_words=400) for number in range(num_clients)]
 
         async def keep_sending(client: MixedTraffic) -> None:
@@ -91,7 +76,6 @@ def test_nothing_grows(
     one = {"autoscaling_config": {"min_replicas": 1, "max_replicas": 1, "target_ongoing_requests": 32}}
     with serving(ray_address, tmp_path, args=args, engine=engine, server=one) as server:
         model = server.get("/v1/models")["data"][0]["id"]
-        asyncio.run(fill(server.url, model))
         samples, counts = asyncio.run(soak(server.url, model, minutes, num_clients))
         eventually(server.is_idle, within_s=30, what="an idle engine after the last request")
     slopes = {process: slope(values) for process, values in samples.items()}
