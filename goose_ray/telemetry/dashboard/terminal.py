@@ -63,7 +63,7 @@ class _Renderer:
             head = f"{_plain(name):12.12} "
             tail = f" {_percent(accepted, attempted):>6} of {attempted}"
             by_depth = f"   by depth, %: {depths}" if depths else ""
-            lines.append(head + bar + (tail + by_depth)[: self._width - len(head) - _BAR_CELLS])
+            lines.append(head + bar + _whole_words(tail + by_depth, self._width - len(head) - _BAR_CELLS))
         return lines
 
     def _replicas(self) -> list[str]:
@@ -129,6 +129,11 @@ class _Renderer:
 
     def _cut(self, text: str) -> str:
         return text[: self._width]
+
+
+def _whole_words(text: str, width: int) -> str:
+    """`text`, or as many of its words as have room before an ellipsis: half of a number would be another number."""
+    return text if len(text) <= width else f"{text[: max(0, width - 1)].rpartition(' ')[0]} …"
 
 
 def _layout(parents: Sequence[int]) -> tuple[list[int], list[int]]:

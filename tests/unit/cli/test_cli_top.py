@@ -90,6 +90,17 @@ def test_no_name_moves_the_cursor_and_no_line_is_too_long() -> None:
     assert max(map(len, lines)) <= 60
 
 
+@pytest.mark.parametrize("width", range(68, 80))
+def test_no_number_is_cut_in_two(width: int) -> None:
+    view = live()
+    view["sources"]["context"]["by_depth"] = [[depth, depth, 4, 4] for depth in range(1, 9)]
+    [line] = [line for line in render_live(view, width=width, colour=False) if line.startswith("context ")]
+    *numbers, last = line.partition("depth, %: ")[2].split()
+    assert len(line) <= width
+    assert set(numbers) == {"100"}
+    assert last == "…"
+
+
 def test_a_replica_that_is_down_is_named() -> None:
     lines = render_live(live(healthy=False), width=80, colour=False)
     assert any(line.startswith("ra") and "unhealthy" in line for line in lines)
