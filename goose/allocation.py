@@ -30,8 +30,6 @@ class Allocation:
     # tokens that the step should commit, bonus included, and seconds that it should take
     tokens: float
     seconds: float
-    # path probability of the last node that there was room for, 0 where it was not room that was lacking
-    full_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +39,6 @@ class CutTrees:
     trees: list[TokenTree]
     tokens: float
     seconds: float
-    # as in `Allocation`
-    full_at: float
 
 
 def allocate(
@@ -67,16 +63,13 @@ def allocate(
     seconds = step_seconds[least : most + 1]
     best = int(np.argmax(tokens / seconds))
     kept = required.copy()
-    full_at = 0.0
     if best:
         threshold = float(-order[least + best - 1])
-        if least + best == most < len(path_probs):
-            full_at = threshold
         kept |= path_probs >= threshold
         surplus = int(np.count_nonzero(kept)) - least - best
         if surplus:
             kept[np.flatnonzero((path_probs == threshold) & ~required)[-surplus:]] = False
-    return Allocation(kept, float(tokens[best]), float(seconds[best]), full_at)
+    return Allocation(kept, float(tokens[best]), float(seconds[best]))
 
 
 def cut_trees(
@@ -99,7 +92,7 @@ def cut_trees(
     required = np.repeat(~is_free, sizes)
     required[starts[:-1]] = True
     allocation = allocate(path_probs, required, step_seconds, max_nodes)
-    return CutTrees(kept_trees(trees, allocation.kept), allocation.tokens, allocation.seconds, allocation.full_at)
+    return CutTrees(kept_trees(trees, allocation.kept), allocation.tokens, allocation.seconds)
 
 
 def kept_trees(trees: Sequence[TokenTree], kept: BoolArray) -> list[TokenTree]:

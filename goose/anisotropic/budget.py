@@ -37,8 +37,6 @@ _PLAIN_TAU = 2.0
 # An automatic tree takes nodes that are less likely than any drafter offers if they cost nothing, and none that are
 # likelier than this is left out unbuilt: what is never built is never found to pay.
 _LEAST_WORTH, _MOST_WORTH = 0.002, 0.5
-# Part of the probability at which there was no more room, down to which trees are built where there is none.
-_BEYOND_ROOM = 0.5
 # Tokens that it takes to doubt what is expected, and the part of what was seen that each step forgets.
 _TRUST_TOKENS, _TRUST_RATE = 20.0, 0.02
 
@@ -95,7 +93,7 @@ class NodeBudget:
     def observe(self, limits: TreeLimits, num_nodes: NDArray[np.int64]) -> None:
         """Raises the threshold of a target whose trees came out larger than it on average, and lowers it otherwise."""
         excess = (num_nodes - limits.targets) / limits.targets
-        for target in np.unique(limits.targets).tolist():
+        for target in set(limits.targets.tolist()):
             moved = self._log_threshold(target) + _RATE * float(excess[limits.targets == target].mean())
             self._log_thresholds[target] = min(math.log(_MAX_THRESHOLD), max(math.log(_MIN_THRESHOLD), moved))
 
@@ -114,8 +112,6 @@ class TimeBudget:
 
     def __init__(self) -> None:
         self._tokens_per_second = 0.0
-        # path probability at which the last step had no more room, 0 if it had
-        self._full_at = 0.0
         # accepted tokens of the last steps, as expected and as they came
         self._expected = self._accepted = _TRUST_TOKENS
 
@@ -133,11 +129,10 @@ class TimeBudget:
         """For automatic sequences. The anchor is expanded in any case, so that there is always something to learn from.
 
         A second is worth at least what plain decoding would make of it, and half of what the last step did: text that
-        is suddenly hard makes it worth less. Where the last step was short of room, so will be this one.
+        is suddenly hard makes it worth less.
         """
         plain = num_sequences / float(step_seconds[min(num_sequences, len(step_seconds) - 1)])
         worth = least_worth(step_seconds, num_sequences, max(plain, self._tokens_per_second / 2))
-        worth = max(worth, _BEYOND_ROOM * self._full_at)
         ones = np.ones(num_sequences, dtype=np.int64)
         largest = max(2, _largest(num_sequences, max_nodes))
         return TreeLimits(
@@ -147,12 +142,9 @@ class TimeBudget:
             thresholds=np.full(num_sequences, min(_MOST_WORTH, max(_LEAST_WORTH, worth))),
         )
 
-    def observe(self, tokens: float, seconds: float, *, full_at: float = 0.0) -> None:
-        """What the step that was decided on should commit, and how long it should take; `full_at` is the untrusted path
-        probability of the last node that there was room for, 0 if there was room for more.
-        """
+    def observe(self, tokens: float, seconds: float) -> None:
+        """What the step that was decided on should commit, and how long it should take."""
         self._tokens_per_second = tokens / seconds
-        self._full_at = full_at
 
 
 def _largest(num_sequences: int, max_nodes: int) -> int:

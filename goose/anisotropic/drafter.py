@@ -127,9 +127,9 @@ class Drafter:
         self._commit(np.array([slot]), [np.array(request.prompt_ids, dtype=np.int64)])
 
     def propose(
-        self, queries: Sequence[TreeQuery], limits: TreeLimits, max_nodes: int, source_bits: IntArray
+        self, queries: Sequence[TreeQuery], limits: TreeLimits, max_nodes: int | None, source_bits: IntArray
     ) -> list[TokenTree]:
-        """One tree a query; of all trees together the `max_nodes` likeliest nodes.
+        """One tree a query; of all trees together the `max_nodes` likeliest nodes (None: all).
 
         `source_bits` [8] translates the bits of `goose.anisotropic.candidates` to those of `TokenTree.sources`.
         """
@@ -143,7 +143,7 @@ class Drafter:
             [state.stop_ids for state in states],
             source_bits,
         )
-        return trees if len(path_probs) <= max_nodes else _cut(trees, path_probs, max_nodes)
+        return trees if max_nodes is None or len(path_probs) <= max_nodes else _cut(trees, path_probs, max_nodes)
 
     def observe(self, outcomes: Sequence[TreeOutcome], harvest: Harvest | None) -> None:
         if outcomes:

@@ -131,14 +131,15 @@ class AnisotropicPolicy:
             limits = self._nodes.limits(budgets, self._drafter.taus(request_ids), max_nodes)
             if step_seconds is not None:
                 limits = limits.replaced(is_timed, self._time.limits(len(queries), step_seconds, max_nodes))
-        trees = self._drafter.propose(queries, limits, max_nodes, self._source_bits)
+        # Where all are cut by time, that is soon enough to see to the room.
+        trees = self._drafter.propose(queries, limits, None if is_timed.all() else max_nodes, self._source_bits)
         if not is_timed.all():
             sizes = np.array([tree.num_nodes for tree in trees], dtype=np.int64)
             self._nodes.observe(limits.of(~is_timed), sizes[~is_timed])
         if step_seconds is not None and is_timed.any():
             trust = self._time.trust
             cut = cut_trees(trees, is_timed, step_seconds, max_nodes, trust=trust)
-            self._time.observe(cut.tokens, cut.seconds, full_at=cut.full_at / trust)
+            self._time.observe(cut.tokens, cut.seconds)
             self._expected = (cut.tokens - len(trees)) / trust
             trees = cut.trees
         return trees
