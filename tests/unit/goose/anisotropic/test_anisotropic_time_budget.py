@@ -52,6 +52,14 @@ def test_nodes_are_taken_by_what_they_cost() -> None:
     assert sizes[2] > 4
 
 
+@pytest.mark.parametrize("room", [3, 4, 7])
+def test_nodes_that_cost_nothing_fill_the_room_and_no_more(room: int) -> None:
+    names = ("a", "b", "c")
+    queries = [TreeQuery(name, PROMPT[-1], 50) for name in names]
+    drafted = started(*names).propose(queries, room, FREE)
+    assert sum(tree.num_nodes for tree in drafted) == room
+
+
 def test_a_dear_machine_decodes_plainly_in_every_sequence() -> None:
     names = [str(number) for number in range(8)]
     assert [tree.num_nodes for tree in trees(started(*names), *names, seconds=DEAR)] == [1] * 8
