@@ -37,7 +37,10 @@ class _Budget(click.ParamType[int | Literal["auto"]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | Literal["auto"]:
         if value == "auto":
             return "auto"
-        return click.IntRange(min=1).convert(value, param, ctx)
+        try:
+            return click.IntRange(min=1).convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{str(value)!r} is neither a number of nodes from 1 on nor auto", param, ctx)
 
 
 class _Calibration(click.ParamType[Path | Literal["auto", "none"]]):

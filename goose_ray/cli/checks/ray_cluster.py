@@ -28,7 +28,7 @@ class Cluster:
     @property
     def remedy(self) -> str:
         if self.address_file is None:
-            return "start that cluster, name another one, or unset RAY_ADDRESS to have one started here"
+            return "start that cluster, or name another one; where neither names any, one is started here"
         return f"it ended without `ray stop`: remove the file (rm {self.address_file}), or run `ray stop`"
 
 
@@ -66,7 +66,7 @@ def check_ray(address: str | None = None) -> Finding:
         return Finding("ray", Verdict.OK, f"{ours}, no cluster named: a server starts its own")
     if cluster.answers:
         return Finding("ray", Verdict.OK, f"{ours}, a server joins the cluster at {cluster.address}")
-    where = f"which {cluster.address_file} names" if cluster.address_file else "which RAY_ADDRESS names"
+    where = f"which {cluster.address_file} names" if cluster.address_file else "which --address or RAY_ADDRESS names"
     return Finding("ray", Verdict.FAIL, f"{ours}: nobody answers at {cluster.address}, {where}", cluster.remedy)
 
 

@@ -150,6 +150,13 @@ def test_other_numbers_of_replicas_are_a_wrong_command_line(wrong: str) -> None:
     assert serve(f"--replicas={wrong}", "--print-config").exit_code == 2
 
 
+@pytest.mark.parametrize("wrong", ["0", "-1", "x", "1.5"])
+def test_what_is_no_budget_is_told_what_is_one(wrong: str) -> None:
+    result = serve(f"--budget={wrong}", "--print-config")
+    assert result.exit_code == 2
+    assert f"'{wrong}' is neither a number of nodes from 1 on nor auto" in result.stderr
+
+
 def test_a_model_on_the_command_line_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOSE_MODEL", "x/from-environment")
     assert DeploymentFile().config.model == "x/from-environment"
@@ -263,7 +270,7 @@ def test_a_dead_cluster_of_the_environment_is_named_too(
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port}")
     result = serve()
     assert result.exit_code == 1
-    assert "which RAY_ADDRESS names" in result.stderr
+    assert "which --address or RAY_ADDRESS names" in result.stderr
 
 
 def test_a_port_that_somebody_listens_on_is_refused(no_cluster: Path, taken_port: int) -> None:
