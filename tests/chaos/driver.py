@@ -6,6 +6,7 @@ No answer is wrong, lost or doubled; every process is there and answers in time;
 import asyncio
 import os
 import time
+import traceback
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
@@ -38,11 +39,14 @@ class Record:
     facts: list[str] = field(default_factory=list)
 
     async def check(self, what: Awaitable[None]) -> bool:
-        """Whether it holds; what violates it is noted."""
+        """Whether it holds; what violates it is noted, and what it raises for another reason likewise."""
         try:
             await what
         except ViolationError as error:
             self.note(str(error))
+            return False
+        except Exception as error:
+            self.note("".join(traceback.format_exception(error)[-2:]))
             return False
         return True
 
