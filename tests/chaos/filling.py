@@ -16,11 +16,11 @@ _PAIRS = 65536
 _PLACES = 20_000
 # of 1024 that a sequence may have
 _LONGEST = 1000
-_TOKENS = range(1000, 40_000)
+_TOKENS = range(1000, 49_000)
 
 
 async def fill(http: httpx.AsyncClient, model: str) -> None:
-    """One request at a time: of more, prompts are not harvested. `model` has at least 40000 tokens and a context of
+    """One request at a time: of more, prompts are not harvested. `model` has at least 49000 tokens and a context of
     1024.
     """
     random = Random(0)
@@ -37,3 +37,5 @@ async def fill(http: httpx.AsyncClient, model: str) -> None:
     for policy, num_rows in (("recycling", _PAIRS), ("anisotropic", _PLACES)):
         for number in range(-(-num_rows // _LONGEST)):
             await send(_LONGEST, cache_salt=f"{policy} {number}", goose={"policy": policy})
+        # what is kept of requests without a salt, by token
+        await send(_LONGEST, goose={"policy": policy})
