@@ -58,7 +58,8 @@ class PrefixAffinity:
             del self._numbers[gone], self._filled[gone]
             for block in self._sent.pop(gone):
                 self._drop(block, gone)
-        for new in names - self._numbers.keys():
+        # sorted: a set's order is another in each process, and what is drawn goes by the order
+        for new in sorted(names - self._numbers.keys()):
             self._numbers[new] = int.from_bytes(blake2b(new.encode(), digest_size=8).digest(), "big")
             self._sent[new] = OrderedDict()
             self._filled[new] = 0.0

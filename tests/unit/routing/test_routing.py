@@ -128,6 +128,13 @@ def test_a_prompt_without_a_block_goes_to_the_less_busy_one() -> None:
     assert {best(affinity, PromptKey((), head), a=1) for head in range(20)} == {"b"}
 
 
+def test_what_is_drawn_depends_on_the_seed_alone_in_every_process() -> None:
+    names = [f"replica-{number}" for number in range(9)]
+    affinity, rng = affinity_of(*reversed(names), seed=5), Random(5)
+    for _ in range(20):
+        assert list(affinity.candidates(PromptKey())) == rng.sample(names, 2)
+
+
 def test_who_comes_again_goes_elsewhere_if_there_is_an_elsewhere() -> None:
     affinity = affinity_of("a", "b")
     affinity.sent(long_key(1), "a")
