@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from goose.jit import jit, writable
+from goose.jit import inlined, jit, writable
 from goose.tree import BoolArray, IntArray
 from goose_ray.engine.step import ModelSpec, SequenceStep, StepBatch
 
@@ -145,6 +145,27 @@ class BatchChecker:
             raise ValueError(f"{who}positions are not context length + depth")
 
 
+@inlined
+def _are_slots_apart(
+    slots: IntArray, contexts: IntArray, parts: IntArray, named: BoolArray, seen: IntArray, last_seen: int
+) -> bool:
+    """Of `_is_sound`. Sequences may share slots; one has no slot twice, and none that is written to."""
+    are_apart = True
+    for row in range(len(slots)):
+        are_apart = are_apart and not named[slots[row]]
+        named[slots[row]] = True
+    place = 0
+    for i in range(len(parts)):
+        number = last_seen - i
+        for _ in range(parts[i, 3]):
+            are_apart = are_apart and not named[contexts[place]] and seen[contexts[place]] != number
+            seen[contexts[place]] = number
+            place += 1
+    for row in range(len(slots)):
+        named[slots[row]] = False
+    return are_apart
+
+
 @jit
 def _is_sound(
     token_ids: IntArray,
@@ -192,23 +213,7 @@ def _is_sound(
             if parents[start + k] != parent or positions[start + k] != num_context + depth:
                 return False
         first_node += num_nodes
-    if end != num_rows:
-        return False
-    is_sound = True
-    for row in range(num_rows):
-        is_sound = is_sound and not named[slots[row]]
-        named[slots[row]] = True
-    place = 0
-    for i in range(len(parts)):
-        # Sequences may share slots; one has no slot twice, and none that is written to.
-        number = last_seen - i
-        for _ in range(parts[i, 3]):
-            is_sound = is_sound and not named[contexts[place]] and seen[contexts[place]] != number
-            seen[contexts[place]] = number
-            place += 1
-    for row in range(num_rows):
-        named[slots[row]] = False
-    return is_sound
+    return end == num_rows and _are_slots_apart(slots, contexts, parts, named, seen, last_seen)
 
 
 def _check_indices(name: str, array: IntArray, length: int) -> None:

@@ -15,9 +15,8 @@ from goose_ray.runner.checks import BatchChecker
 from goose_ray.runner.forward import ModelForward, inspect_model
 from goose_ray.runner.graphs import capture
 from goose_ray.runner.head import LanguageModelHead
-from goose_ray.runner.logprobs import path_logprobs
 from goose_ray.runner.support import Trial
-from goose_ray.runner.verification import score_rows, verify_trees
+from goose_ray.runner.verification import score_rows, step_output
 
 __all__ = ["LocalRunner"]
 
@@ -58,18 +57,10 @@ class LocalRunner:
     def execute(self, batch: StepBatch) -> StepOutput:
         """One forward; see ModelRunner. Raises ValueError on bad arrays, before anything is written."""
         self._checker.check(batch)
-        start = time.perf_counter()
+        started = time.perf_counter()
         with torch.inference_mode():
             scores = score_rows(batch, self._forward.hidden_states(batch), self._live_head())
-            paths = verify_trees(batch, scores)
-            logprobs = path_logprobs(scores.kept_logits, scores.kept_index, batch.sequences, paths)
-        return StepOutput(
-            paths=paths,
-            harvest=scores.harvest,
-            logprobs=logprobs,
-            prompt_logprobs=scores.prompt_logprobs,
-            forward_s=time.perf_counter() - start,
-        )
+            return step_output(batch, scores, started=started)
 
     def logits(self, batch: StepBatch) -> torch.Tensor:
         """[T, vocab] float32 of one forward that writes its keys and values as `execute` does. For checks."""

@@ -10,7 +10,10 @@ import torch
 from goose.random import philox4x32
 from goose.tree import IntArray
 
-__all__ = ["gumbel", "noise_keys"]
+__all__ = ["gumbel", "noise_keys", "rows_at_once"]
+
+# Elements of noise made together: what stays in a core's cache.
+_AT_ONCE = 1 << 16
 
 _GAMMA = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
@@ -43,6 +46,11 @@ def gumbel(keys: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     uniform = _shift(words, 12).to(torch.float32).add_(0.5).mul_(2.0**-52).clamp_(max=1.0 - 2.0**-24)
     exponential = uniform.neg_().log1p_().neg_()
     return exponential.log_().neg_()
+
+
+def rows_at_once(num_tokens: int) -> int:
+    """How many rows of noise for so many tokens each to make together."""
+    return max(1, _AT_ONCE // num_tokens)
 
 
 def _shift(words: torch.Tensor, bits: int) -> torch.Tensor:

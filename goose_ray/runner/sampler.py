@@ -20,14 +20,12 @@ import numpy as np
 import torch
 
 from goose_ray.engine.sampling_params import SamplingParams
-from goose_ray.runner.noise import gumbel
+from goose_ray.runner.noise import gumbel, rows_at_once
 
 __all__ = ["SamplingRows", "cut_off", "sample"]
 
 # Candidates looked at first; where more may survive the limits, all are.
 _FIRST_CANDIDATES = 256
-# Elements of noise made together: what stays in a core's cache.
-_NOISE_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,9 +124,9 @@ def _draw_of_all(logits: torch.Tensor, how: SamplingRows, edge: torch.Tensor | N
     """Over the whole vocabulary, of scores from `edge` [n] on if there is one."""
     every_token = torch.arange(logits.shape[1], device=logits.device)[None]
     parts = []
-    rows_at_once = max(1, _NOISE_AT_ONCE // logits.shape[1])
-    for start in range(0, len(logits), rows_at_once):
-        rows = slice(start, start + rows_at_once)
+    at_once = rows_at_once(logits.shape[1])
+    for start in range(0, len(logits), at_once):
+        rows = slice(start, start + at_once)
         scores = logits[rows] / how.temperature[rows, None]
         noisy = gumbel(how.keys[rows, None], every_token).add_(scores)
         if edge is not None:

@@ -12,9 +12,8 @@ import torch.distributed
 from goose_ray.engine.step import StepBatch, StepOutput
 from goose_ray.runner.forward import ModelForward
 from goose_ray.runner.head import LanguageModelHead
-from goose_ray.runner.logprobs import path_logprobs
 from goose_ray.runner.sharded_scoring import RankGroup, score_shard, whole_rows
-from goose_ray.runner.verification import verify_trees
+from goose_ray.runner.verification import step_output
 
 __all__ = ["ShardRunner", "TorchRankGroup"]
 
@@ -45,20 +44,10 @@ class ShardRunner:
 
     def execute(self, batch: StepBatch) -> StepOutput | None:
         """None except on rank 0, which alone walks the trees and draws. The batch must have been checked."""
-        start = time.perf_counter()
+        started = time.perf_counter()
         with torch.inference_mode():
             scores = score_shard(batch, self._forward.hidden_states(batch), self._head, self._ranks)
-            if scores is None:
-                return None
-            paths = verify_trees(batch, scores)
-            logprobs = path_logprobs(scores.kept_logits, scores.kept_index, batch.sequences, paths)
-        return StepOutput(
-            paths=paths,
-            harvest=scores.harvest,
-            logprobs=logprobs,
-            prompt_logprobs=scores.prompt_logprobs,
-            forward_s=time.perf_counter() - start,
-        )
+            return None if scores is None else step_output(batch, scores, started=started)
 
     def logits(self, batch: StepBatch) -> torch.Tensor | None:
         """[T, vocab] float32 on rank 0, None elsewhere. For checks."""

@@ -21,15 +21,12 @@ from goose.tree import BoolArray, IntArray
 from goose_ray.engine.step import HarvestRows, SequenceStep, StepBatch
 from goose_ray.runner.harvest import LogitRows
 from goose_ray.runner.head import LanguageModelHead
-from goose_ray.runner.noise import gumbel, noise_keys
+from goose_ray.runner.noise import gumbel, noise_keys, rows_at_once
 from goose_ray.runner.processing import apply_masks
 from goose_ray.runner.prompt_scoring import PromptScoring
-from goose_ray.runner.verification import ROWS_PER_CHUNK, RowScores, RowUses
+from goose_ray.runner.verification import ROWS_PER_CHUNK, RowScores, RowUses, on_device
 
 __all__ = ["RankGroup", "score_shard", "whole_rows"]
-
-# Elements of noise made together: what stays in a core's cache.
-_NOISE_AT_ONCE = 1 << 16
 
 
 class RankGroup(Protocol):
@@ -61,17 +58,17 @@ def score_shard(batch: StepBatch, hidden: torch.Tensor, head: LanguageModelHead,
     kept: list[torch.Tensor] = []
     for start in range(0, len(rows), ROWS_PER_CHUNK):
         chunk = rows[start : start + ROWS_PER_CHUNK]
-        logits = head(hidden if len(chunk) == len(hidden) else hidden[_on(hidden.device, chunk)])
+        logits = head(hidden if len(chunk) == len(hidden) else hidden[on_device(hidden.device, chunk)])
         allowed = _allowed(logits, [masks.get(row) for row in chunk.tolist()] if masks else (), head.first_token)
         merged_part = _reduce(logits, allowed, draws.at(chunk), head, ranks, batch.harvest_k)
         in_full = np.flatnonzero(whole[chunk])
-        full = whole_rows(logits[_on(logits.device, in_full)], head, ranks) if len(in_full) else None
+        full = whole_rows(logits[on_device(logits.device, in_full)], head, ranks) if len(in_full) else None
         if merged_part is None:
             continue
         merged.append(merged_part)
         if full is not None:
             prompts.score(chunk[in_full], full)
-            kept.append(full[_on(full.device, np.flatnonzero(uses.kept[chunk[in_full]]))])
+            kept.append(full[on_device(full.device, np.flatnonzero(uses.kept[chunk[in_full]]))])
     if ranks.rank != 0:
         return None
     decided_ids = np.zeros(batch.num_rows, dtype=np.int64)
@@ -120,10 +117,10 @@ class _Draws:
                 positions = step.output_position + step.tree.depths
                 keys[rows] = noise_keys([step.sampling.seed] * len(positions), positions)
                 temperature[rows] = step.sampling.temperature
-        return cls(drawn, _on(device, keys), torch.from_numpy(temperature).to(device))
+        return cls(drawn, on_device(device, keys), torch.from_numpy(temperature).to(device))
 
     def at(self, chunk: IntArray) -> "_Draws":
-        rows = _on(self.keys.device, chunk)
+        rows = on_device(self.keys.device, chunk)
         return _Draws(self.drawn[chunk], self.keys[rows], self.temperature[rows])
 
 
@@ -204,9 +201,9 @@ def _best(
     scores = logits.gather(1, ids[:, None])[:, 0]
     rows = np.flatnonzero(draws.drawn)
     tokens = torch.arange(first_token, first_token + logits.shape[1], device=logits.device)[None]
-    at_once = max(1, _NOISE_AT_ONCE // logits.shape[1])
+    at_once = rows_at_once(logits.shape[1])
     for start in range(0, len(rows), at_once):
-        part = _on(logits.device, rows[start : start + at_once])
+        part = on_device(logits.device, rows[start : start + at_once])
         noisy = gumbel(draws.keys[part, None], tokens).add_(logits[part] / draws.temperature[part, None])
         ids[part] = noisy.argmax(-1)
         scores[part] = noisy.gather(1, ids[part, None])[:, 0]
@@ -218,7 +215,3 @@ def _is_best_of_all(step: SequenceStep, vocab_size: int) -> bool:
     sampling = step.sampling
     limited = 0 < sampling.top_k < vocab_size or sampling.top_p < 1.0 or sampling.min_p > 0.0
     return step.logit_rules is None and (sampling.greedy or not limited)
-
-
-def _on(device: torch.device, array: IntArray) -> torch.Tensor:
-    return torch.from_numpy(array).to(device)

@@ -4,6 +4,7 @@ Tree rows always need logits, chain rows only where their successors are harvest
 of a chunk only what is asked for is kept, so that memory does not grow with prompt x vocabulary.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -13,14 +14,15 @@ import torch
 from goose.tree import BoolArray, IntArray
 from goose.verify import VerifiedPath, walk_batch
 from goose_ray.engine.logprobs import PathLogprobs
-from goose_ray.engine.step import HarvestRows, SequenceStep, StepBatch
+from goose_ray.engine.step import HarvestRows, SequenceStep, StepBatch, StepOutput
 from goose_ray.runner.harvest import LogitRows
+from goose_ray.runner.logprobs import path_logprobs
 from goose_ray.runner.noise import noise_keys
 from goose_ray.runner.processing import RuledRow, apply_masks, apply_rules
 from goose_ray.runner.prompt_scoring import PromptScoring
 from goose_ray.runner.sampler import SamplingRows, sample
 
-__all__ = ["ROWS_PER_CHUNK", "RowScores", "RowUses", "score_rows", "verify_trees"]
+__all__ = ["ROWS_PER_CHUNK", "RowScores", "RowUses", "on_device", "score_rows", "step_output", "verify_trees"]
 
 # Logits held at once: 128 rows of a 150k vocabulary are 77 MB.
 ROWS_PER_CHUNK = 128
@@ -90,14 +92,14 @@ def score_rows(batch: StepBatch, hidden: torch.Tensor, head: Callable[[torch.Ten
     top_probs: list[torch.Tensor] = []
     for start in range(0, len(rows), ROWS_PER_CHUNK):
         chunk = rows[start : start + ROWS_PER_CHUNK]
-        logits = head(hidden if len(chunk) == len(hidden) else hidden[_on(hidden.device, chunk)])
+        logits = head(hidden if len(chunk) == len(hidden) else hidden[on_device(hidden.device, chunk)])
         of_chunk = LogitRows(logits)
         if uses.decided[chunk].any():
             decided_ids[chunk] = of_chunk.likeliest().cpu().numpy()
         if kept[chunk].all():
             kept_parts.append(logits)
         elif kept[chunk].any():
-            kept_parts.append(logits[_on(logits.device, np.flatnonzero(kept[chunk]))])
+            kept_parts.append(logits[on_device(logits.device, np.flatnonzero(kept[chunk]))])
         prompts.score(chunk, logits)
         if batch.harvest_k:
             ids, probs = of_chunk.successors(batch.harvest_k)
@@ -134,6 +136,18 @@ def verify_trees(batch: StepBatch, scores: RowScores) -> tuple[VerifiedPath | No
     return tuple(paths)
 
 
+def step_output(batch: StepBatch, scores: RowScores, *, started: float) -> StepOutput:
+    """What the step came to; it has taken since `started`, of `time.perf_counter`."""
+    paths = verify_trees(batch, scores)
+    return StepOutput(
+        paths=paths,
+        harvest=scores.harvest,
+        logprobs=path_logprobs(scores.kept_logits, scores.kept_index, batch.sequences, paths),
+        prompt_logprobs=scores.prompt_logprobs,
+        forward_s=time.perf_counter() - started,
+    )
+
+
 def _followed(
     tokens: Sequence[int], parents: Sequence[int], chosen: Sequence[int], anchor: int, end: int
 ) -> VerifiedPath:
@@ -162,7 +176,7 @@ def _drawn(sequences: Sequence[SequenceStep], scores: RowScores) -> list[Verifie
     def draw(walking: IntArray, nodes: IntArray) -> IntArray:
         which = walking.tolist()
         # A copy: what the rules change in it is not the model's any more.
-        logits = scores.kept_logits[_on(scores.kept_logits.device, scores.kept_index[anchors[walking] + nodes])]
+        logits = scores.kept_logits[on_device(scores.kept_logits.device, scores.kept_index[anchors[walking] + nodes])]
         tokens = _choose(logits, [sequences[i] for i in which], nodes.tolist(), [chosen[i] for i in which])
         for i, token in zip(which, tokens.tolist(), strict=True):
             chosen[i].append(token)
@@ -188,13 +202,13 @@ def _choose(logits: torch.Tensor, sequences: list[SequenceStep], nodes: list[int
     tokens = np.empty(len(sequences), dtype=np.int64)
     if greedy.any():
         rows = np.flatnonzero(greedy)
-        tokens[rows] = logits[_on(logits.device, rows)].argmax(-1).cpu().numpy()
+        tokens[rows] = logits[on_device(logits.device, rows)].argmax(-1).cpu().numpy()
     if not greedy.all():
         rows = np.flatnonzero(~greedy)
         asked = [sequences[row].sampling for row in rows]
         keys = noise_keys([one.seed for one in asked], np.array([positions[row] for row in rows], dtype=np.int64))
-        how = SamplingRows.of(asked, _on(logits.device, keys))
-        tokens[rows] = sample(logits[_on(logits.device, rows)] if greedy.any() else logits, how).cpu().numpy()
+        how = SamplingRows.of(asked, on_device(logits.device, keys))
+        tokens[rows] = sample(logits[on_device(logits.device, rows)] if greedy.any() else logits, how).cpu().numpy()
     return tokens
 
 
@@ -203,5 +217,5 @@ def _is_plain(sequence: SequenceStep) -> bool:
     return sequence.sampling.greedy and sequence.logit_rules is None and sequence.token_masks is None
 
 
-def _on(device: torch.device, array: IntArray) -> torch.Tensor:
+def on_device(device: torch.device, array: IntArray) -> torch.Tensor:
     return torch.from_numpy(array).to(device)
