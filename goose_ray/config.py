@@ -153,6 +153,12 @@ class GooseConfig(BaseModel):
         description="How the model writes tool calls: hermes (Qwen too), llama3_json, mistral, auto (as its chat "
         "template says) or none (tools are refused).",
     )
+    reasoning_parser: Literal["auto", "none", "qwen3", "deepseek_r1"] = Field(
+        default="auto",
+        description="How the model thinks before it answers: qwen3 (between `<think>` and `</think>`), deepseek_r1 "
+        "(from the start up to `</think>`), auto (qwen3 if its chat template knows `</think>`) or none (thinking stays "
+        "in the answer).",
+    )
     router: Literal["prefix", "power_of_two"] = Field(
         default="prefix",
         description="Which replica gets a request: prefix (the one that knows most of its prompt, unless it is much "

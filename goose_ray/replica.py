@@ -66,7 +66,12 @@ class GooseServer:
         self._tracing = Tracing.to(
             config.tracing_endpoint, instance=self._incarnation.replica_id, sample=config.tracing_sample
         )
-        self._calls = EngineCalls(self._engine, tool_parser=config.tool_parser, tracing=self._tracing)
+        self._calls = EngineCalls(
+            self._engine,
+            tool_parser=config.tool_parser,
+            reasoning_parser=config.reasoning_parser,
+            tracing=self._tracing,
+        )
         self._engine.start()
         self._started_s = time.monotonic()
         self._start_text_tokens = 0 if start is None else len(start.texts.token_ids)

@@ -8,7 +8,7 @@ from goose_ray.config import EMBEDDED_MODEL
 from goose_ray.models.loader import resolve
 from goose_ray.models.tokenizer import HFTokenizer
 
-__all__ = ["BLIND", "HERMES", "LLAMA", "MISTRAL", "XML", "tokenizer_with"]
+__all__ = ["BLIND", "HERMES", "LLAMA", "MISTRAL", "THINKS", "THINKS_AT_ONCE", "XML", "tokenizer_with"]
 
 _TURNS = """\
 {% for m in messages %}<|im_start|>{{ m.role }}
@@ -44,6 +44,20 @@ XML = (
     + (_TURNS.replace("CALL", ""))
 )
 BLIND = _TURNS.replace("CALL", "")
+# as Qwen3's: thinking is left to the model, or closed before it has begun
+_OFF = "enable_thinking is defined and not enable_thinking"
+_THINKS = (
+    _TURNS.replace("CALL", "").replace(
+        "{{ m.content }}",
+        "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}",
+    )
+    + "<|im_start|>assistant\n{% if "
+    + _OFF
+    + " %}<think>\n\n</think>\n\nOPENED{% endif %}"
+)
+THINKS = _THINKS.replace("OPENED", "")
+# as DeepSeek-R1's: it is begun for the model
+THINKS_AT_ONCE = _THINKS.replace("OPENED", "{% else %}<think>\n")
 
 
 @cache

@@ -12,7 +12,10 @@ class Answer:
 
     def __init__(self) -> None:
         self._texts: list[str] = []
+        self._reasoning: list[str] = []
         self.token_ids: list[int] = []
+        # None: nobody looked for thinking in it
+        self.num_reasoning_tokens: int | None = None
         self.tool_calls: list[ToolCallDelta] = []
         self.finish_reason: AnswerEnd | None = None
         self.stop_reason: str | int | None = None
@@ -22,6 +25,8 @@ class Answer:
 
     def add(self, delta: Delta) -> None:
         self._texts.append(delta.text)
+        self._reasoning.append(delta.reasoning)
+        self.num_reasoning_tokens = delta.num_reasoning_tokens
         self.token_ids.extend(delta.token_ids)
         self.tool_calls.extend(delta.tool_calls)
         if delta.scores is not None:
@@ -36,6 +41,11 @@ class Answer:
     @property
     def text(self) -> str:
         return "".join(self._texts)
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before it answered."""
+        return "".join(self._reasoning)
 
     @property
     def is_begun(self) -> bool:

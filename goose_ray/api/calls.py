@@ -72,6 +72,8 @@ class GenerateCall:
     echo: bool = False
     # and ends with it: the one token that the engine generates is not told
     is_prompt_only: bool = False
+    # false: what the model thinks before it answers is counted, and not told
+    tells_reasoning: bool = True
     # the actor that reads the answer: its death ends the call; None: nobody looks
     caller: str | None = None
     # W3C headers of the trace that it is part of; None: it is not traced
@@ -152,6 +154,8 @@ class PromptInfo:
     likely: tuple[tuple[LikelyToken, ...] | None, ...] | None = None
     # how tool calls are written in the answer's text; None: there are none, or a schema says how
     tool_format: str | None = None
+    # what the model thinks before it answers is told apart from the answer
+    tells_reasoning: bool = False
     # which model saw it
     model_id: str = ""
 
@@ -175,6 +179,10 @@ class Delta:
 
     text: str
     token_ids: tuple[int, ...]
+    # what the model thinks before it answers; not part of the text
+    reasoning: str = ""
+    # of all tokens of the answer so far; None: nobody looks for thinking in it
+    num_reasoning_tokens: int | None = None
     prompt: PromptInfo | None = None
     finish_reason: AnswerEnd | None = None
     stop_reason: str | int | None = None

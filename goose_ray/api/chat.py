@@ -34,6 +34,8 @@ _CONTENT: dict[str, Any] = {
 }
 _GIVEN: dict[str, Any] = {"type": ["string", "array"]}
 _NO_CALLS: dict[str, Any] = {"type": ["array", "null"], "maxItems": 0}
+# what the assistant alone does
+_NO_REASONING: dict[str, Any] = {"reasoning": {"type": "null"}, "reasoning_content": {"type": "null"}}
 # What `_has_what_its_role_needs` checks.
 _BY_ROLE: dict[str, Any] = {
     "anyOf": [
@@ -43,6 +45,7 @@ _BY_ROLE: dict[str, Any] = {
                 "content": _GIVEN,
                 "tool_calls": _NO_CALLS,
                 "tool_call_id": {"type": "null"},
+                **_NO_REASONING,
             },
             "required": ["content"],
         },
@@ -51,6 +54,8 @@ _BY_ROLE: dict[str, Any] = {
             "anyOf": [
                 {"properties": {"content": _GIVEN}, "required": ["content"]},
                 {"properties": {"tool_calls": {"type": "array", "minItems": 1}}, "required": ["tool_calls"]},
+                {"properties": {"reasoning": {"type": "string"}}, "required": ["reasoning"]},
+                {"properties": {"reasoning_content": {"type": "string"}}, "required": ["reasoning_content"]},
             ],
         },
         {
@@ -59,6 +64,7 @@ _BY_ROLE: dict[str, Any] = {
                 "content": _GIVEN,
                 "tool_calls": _NO_CALLS,
                 "tool_call_id": {"type": "string"},
+                **_NO_REASONING,
             },
             "required": ["content", "tool_call_id"],
         },
@@ -77,6 +83,9 @@ class ChatMessage(WireModel):
     name: str | None = None
     # of the assistant
     tool_calls: Annotated[list[CallOfMessage], Field(fail_fast=True, max_length=MAX_CALLS)] | None = None
+    # of the assistant: what it thought, by vLLM's name of it and by DeepSeek's
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     # of a tool: the call that this is the result of
     tool_call_id: str | None = None
 
@@ -104,12 +113,19 @@ class ChatMessage(WireModel):
     def _has_what_its_role_needs(self) -> Self:
         if self.tool_calls and self.role != "assistant":
             raise PydanticCustomError("tool_calls", "Only the assistant calls tools", {"at": "tool_calls"})
-        if self.content is None and not self.tool_calls:
+        if self.thought is not None and self.role != "assistant":
+            at = "reasoning_content" if self.reasoning is None else "reasoning"
+            raise PydanticCustomError("reasoning", "Only the assistant's thinking is told", {"at": at})
+        if self.content is None and not self.tool_calls and self.thought is None:
             raise PydanticCustomError("content", "Input should be a string or a list of text parts", {"at": "content"})
         if (self.role == "tool") is not (self.tool_call_id is not None):
             says = "A message of role tool, and no other, should name the call that it answers"
             raise PydanticCustomError("tool_call_id", "{says}", {"says": says, "at": "tool_call_id"})
         return self
+
+    @property
+    def thought(self) -> str | None:
+        return self.reasoning_content if self.reasoning is None else self.reasoning
 
     def for_template(self, param: str, called: Mapping[str, str]) -> dict[str, Any]:
         """`developer` is OpenAI's newer name of `system`; chat templates know the older one. `called` are the names of
@@ -121,6 +137,9 @@ class ChatMessage(WireModel):
             "role": "system" if self.role == "developer" else self.role,
             "content": self.content or "",
         }
+        if self.thought is not None:
+            # templates know one or the other
+            message["reasoning"] = message["reasoning_content"] = self.thought
         if self.tool_calls:
             message["tool_calls"] = [
                 call.for_template(f"{param}.tool_calls[{index}]") for index, call in enumerate(self.tool_calls)
@@ -164,6 +183,8 @@ class ChatCompletionRequest(SamplingFields):
 
     # vLLM's: variables of the model's own template, such as enable_thinking
     chat_template_kwargs: dict[str, Any] | None = None
+    # vLLM's; false: what the model thinks is left out of the answer
+    include_reasoning: bool | None = None
 
     # accepted: a hint for speed
     prediction: dict[str, Any] | None = None
@@ -183,7 +204,6 @@ class ChatCompletionRequest(SamplingFields):
     add_special_tokens: Annotated[bool | None, only_neutral(False)] = None
     documents: Annotated[list[Any] | None, only_neutral([])] = None
     chat_template: Annotated[str | None, only_neutral()] = None
-    include_reasoning: Annotated[bool | None, only_neutral(True)] = None
     return_prompt_text: Annotated[bool | None, only_neutral(False)] = None
     media_io_kwargs: Annotated[dict[str, Any] | None, only_neutral({})] = None
     mm_processor_kwargs: Annotated[dict[str, Any] | None, only_neutral({})] = None
@@ -228,6 +248,7 @@ class ChatCompletionRequest(SamplingFields):
             cache_salt=self.cache_salt,
             priority=self.priority or 0,
             return_prompt_token_ids=bool(self.return_token_ids),
+            tells_reasoning=self.include_reasoning is not False,
         )
 
     def _sampling_params(self, limit: int | None) -> SamplingParams:

@@ -22,6 +22,7 @@ from goose_ray.api.calls import (
 )
 from goose_ray.api.context import fit_to_context
 from goose_ray.api.prompts import PromptReader
+from goose_ray.api.reasoning.prompting import ReasoningPrompts
 from goose_ray.api.scoring import AnswerScores, likely_tokens
 from goose_ray.api.tools.prompting import ToolPrompts
 from goose_ray.engine.loop import EngineLoop
@@ -37,13 +38,22 @@ _Answer = TypeVar("_Answer")
 class EngineCalls:
     """The loop must be started before a call is answered, and is not stopped here.
 
-    `tool_parser` is the configuration's. Raises ConfigError if it does not fit the model.
+    `tool_parser` and `reasoning_parser` are the configuration's. Raises ConfigError if the former does not fit the
+    model.
     """
 
-    def __init__(self, engine: EngineLoop, *, tool_parser: str = "auto", tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        engine: EngineLoop,
+        *,
+        tool_parser: str = "auto",
+        reasoning_parser: str = "auto",
+        tracing: Tracing | None = None,
+    ) -> None:
         self._engine = engine
         self._tracing = tracing or Tracing()
         self._tools = ToolPrompts(engine.tokenizer, tool_parser)
+        self._reasoning = ReasoningPrompts(engine.tokenizer, reasoning_parser)
         self._prompts = PromptReader(engine.tokenizer, engine.max_model_len, self._tools)
 
     async def answer(self, call: GenerateCall) -> AsyncGenerator[Delta]:
@@ -57,6 +67,8 @@ class EngineCalls:
             is_first = True
             echoed = self._prompts.echoed(call, request.prompt_token_ids)
             scores = AnswerScores(self._engine.tokenizer, offset=len(echoed or ""))
+            place = self._reasoning.place(call, request.prompt_token_ids)
+            reader = None if place is None else place.reader(told=call.tells_reasoning)
             watched = self._tracing.watched(
                 self._engine.generate(request),
                 call.trace,
@@ -69,6 +81,7 @@ class EngineCalls:
                         raise output.error or GooseRayError("the engine gave this request up; its log says why")
                     prompt = self._prompt_info(call, request, output, echoed) if is_first else None
                     delta = _delta(output, prompt, None if output.logprobs is None else scores.add(output.logprobs))
+                    delta = delta if reader is None else reader.read(delta)
                     yield _without_answer(delta) if call.is_prompt_only else delta
                     is_first = False
         except InvalidRequestError as error:
@@ -77,20 +90,24 @@ class EngineCalls:
     async def to_request(self, call: GenerateCall) -> GenerationRequest:
         """Raises InvalidRequestError if the prompt is none or the context does not hold it."""
         token_ids = await self._prompts.read(call)
+        sampling = replace(
+            fit_to_context(call, len(token_ids), self._engine.max_model_len),
+            bad_word_ids=spellings(call.bad_words, self._engine.tokenizer),
+            prompt_logprobs=_most(call.sampling.prompt_logprobs, call.prompt_logprobs),
+        )
+        shown = self._tools.shown_token_ids(call.prompt)
+        if (place := self._reasoning.place(call, token_ids)) is not None:
+            sampling, shown = place.behind(sampling), shown | place.shown_token_ids
         return GenerationRequest(
             request_id=call.request_id,
             prompt_token_ids=token_ids,
-            sampling=replace(
-                fit_to_context(call, len(token_ids), self._engine.max_model_len),
-                bad_word_ids=spellings(call.bad_words, self._engine.tokenizer),
-                prompt_logprobs=_most(call.sampling.prompt_logprobs, call.prompt_logprobs),
-            ),
+            sampling=sampling,
             committed_ids=call.committed_ids,
             policy=call.policy,
             budget=call.budget,
             cache_salt=call.cache_salt,
             priority=call.priority,
-            shown_token_ids=self._tools.shown_token_ids(call.prompt),
+            shown_token_ids=shown,
         )
 
     async def encode(self, call: EncodeCall) -> Encoded:

@@ -48,10 +48,12 @@ class RenderOptions:
 def _usage(answers: Sequence[Answer], options: RenderOptions) -> Usage:
     """A prompt counts once, however many choices answer it. Of those that are not begun nothing is known yet."""
     prompts = [answer.prompt for answer in answers[:: options.choices_per_prompt] if answer.is_begun]
+    thought = [answer.num_reasoning_tokens for answer in answers if answer.num_reasoning_tokens is not None]
     return Usage.of(
         sum(prompt.num_tokens for prompt in prompts),
         sum(len(answer.token_ids) for answer in answers),
         cached_tokens=sum(prompt.num_cached for prompt in prompts),
+        reasoning_tokens=sum(thought) if thought else None,
     )
 
 
@@ -109,7 +111,10 @@ class ChatRenderer:
             index=index,
             delta=ChatDelta(
                 **optional(
-                    content=delta.text or None, tool_calls=[ToolCallChunk.of(call) for call in delta.tool_calls] or None
+                    reasoning=delta.reasoning or None,
+                    reasoning_content=delta.reasoning or None,
+                    content=delta.text or None,
+                    tool_calls=[ToolCallChunk.of(call) for call in delta.tool_calls] or None,
                 )
             ),
             logprobs=ChatLogprobs.of(delta.scores) if delta.scores else None,
@@ -227,10 +232,12 @@ def _stream_usage(counted: Sequence[Answer] | None, options: RenderOptions) -> d
 
 
 def _message(answer: Answer) -> ChatReply:
-    """Without content beside tool calls it is null, as OpenAI has it."""
-    if not answer.tool_calls:
-        return ChatReply(role="assistant", content=answer.text)
-    return ChatReply(role="assistant", content=answer.text or None, tool_calls=calls_of(answer.tool_calls))
+    """Without content beside tool calls or thinking it is null, as OpenAI has it."""
+    thought = answer.reasoning or None
+    told = {"reasoning": thought, "reasoning_content": thought} if answer.prompt.tells_reasoning else {}
+    calls = calls_of(answer.tool_calls)
+    content = (answer.text or None) if calls or thought else answer.text
+    return ChatReply(role="assistant", content=content, **told, **({"tool_calls": calls} if calls else {}))
 
 
 def _goose_of(delta: Delta, options: RenderOptions) -> GooseStats | None:

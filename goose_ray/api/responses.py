@@ -39,6 +39,12 @@ class PromptTokensDetails(Reply):
     cached_tokens: int
 
 
+class CompletionTokensDetails(Reply):
+    """`reasoning_tokens` were spent on thinking before the answer, marks included."""
+
+    reasoning_tokens: int
+
+
 class Usage(Reply):
     """`completion_tokens` counts delivered tokens."""
 
@@ -46,14 +52,20 @@ class Usage(Reply):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | None = None
 
     @classmethod
-    def of(cls, prompt_tokens: int, completion_tokens: int, *, cached_tokens: int) -> "Usage":
+    def of(
+        cls, prompt_tokens: int, completion_tokens: int, *, cached_tokens: int, reasoning_tokens: int | None
+    ) -> "Usage":
+        """`reasoning_tokens` None: of a model that does not think."""
+        thought = None if reasoning_tokens is None else CompletionTokensDetails(reasoning_tokens=reasoning_tokens)
         return cls(
             prompt_tokens=prompt_tokens,
             completion_tokens=completion_tokens,
             total_tokens=prompt_tokens + completion_tokens,
             prompt_tokens_details=PromptTokensDetails(cached_tokens=cached_tokens),
+            **optional(completion_tokens_details=thought),
         )
 
 
@@ -105,6 +117,9 @@ class GooseStats(Reply):
 
 class ChatReply(Reply):
     role: Literal["assistant"] = "assistant"
+    # what the model thought, by vLLM's name of it and by DeepSeek's
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     content: str | None
     tool_calls: list[ToolCallReply] = Field(default_factory=list)
 
@@ -133,6 +148,8 @@ class ChatCompletion(Reply):
 class ChatDelta(Reply):
     role: Literal["assistant"] = "assistant"
     content: str = ""
+    reasoning: str = ""
+    reasoning_content: str = ""
     tool_calls: list[ToolCallChunk] = Field(default_factory=list)
 
 

@@ -98,7 +98,8 @@ async def event_stream(
                 known = answers if usage_so_far else None
                 if delta.prompt is not None and (opening := renderer.opening(index, delta.prompt, known)) is not None:
                     yield _event(opening.to_json())
-                if delta.text or delta.tool_calls or delta.finish_reason is not None or keep_empty:
+                says = delta.text or delta.reasoning or delta.tool_calls
+                if says or delta.finish_reason is not None or keep_empty:
                     yield _event(renderer.chunk(index, delta, known).to_json())
         if include_usage:
             yield _event(renderer.usage_chunk(answers).to_json())

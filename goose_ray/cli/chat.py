@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from goose_ray.cli.chat_client import ChatClient, Progress
+from goose_ray.cli.chat_client import ChatClient, Piece, Progress
 from goose_ray.cli.status_line import StatusLine
 
 __all__ = ["chat"]
@@ -64,30 +64,43 @@ def chat(message: tuple[str, ...], base_url: str, api_key: str | None, as_json: 
 
 
 @dataclass(slots=True)
+class _Answer:
+    content: str = ""
+    reasoning: str = ""
+    is_begun: bool = False
+
+    def add(self, piece: Piece) -> None:
+        self.is_begun = True
+        if piece.is_thought:
+            self.reasoning += piece.text
+        else:
+            self.content += piece.text
+
+
+@dataclass(slots=True)
 class _Dialogue:
     client: ChatClient
     # fields of each request but its messages
     request: dict[str, Any]
     turns: list[dict[str, str]] = field(default_factory=list)
 
-    def ask(self, text: str, line: StatusLine, *, echo: bool) -> tuple[str, Progress]:
+    def ask(self, text: str, line: StatusLine, *, echo: bool) -> tuple[_Answer, Progress]:
         """The answer, which joins the dialogue, also as far as it came before Ctrl-C."""
         turn = {"role": "user", "content": text}
         messages = [*self.request["messages"], *self.turns, turn]
-        progress, pieces = Progress(), []
+        progress, answer = Progress(), _Answer()
         with line, closing(self.client.stream({**self.request, "messages": messages}, progress)) as stream:
             try:
                 for piece in stream:
-                    pieces.append(piece)
+                    answer.add(piece)
                     if echo:
-                        line.write(piece)
+                        (line.aside if piece.is_thought else line.write)(piece.text)
                     line.show(_speed(progress))
             except KeyboardInterrupt:
-                if not pieces:
+                if not answer.is_begun:
                     raise
                 progress.finish_reason = "interrupted"
-        answer = "".join(pieces)
-        self.turns += [turn, {"role": "assistant", "content": answer}]
+        self.turns += [turn, {"role": "assistant", "content": answer.content}]
         return answer, progress
 
 
@@ -109,7 +122,8 @@ def _answer_once(dialogue: _Dialogue, text: str, *, as_json: bool) -> None:
     if as_json:
         shown = {
             "model": dialogue.request["model"],
-            "content": answer,
+            "content": answer.content,
+            "reasoning": answer.reasoning or None,
             "finish_reason": progress.finish_reason,
             "usage": progress.usage,
             "goose": progress.goose,

@@ -9,14 +9,21 @@ import urllib.error
 import urllib.request
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-__all__ = ["ChatClient", "Progress", "unreachable"]
+__all__ = ["ChatClient", "Piece", "Progress", "unreachable"]
 
 _TIMEOUT_S = 600.0
 _EVENT, _DONE = b"data: ", b"[DONE]"
+
+
+class Piece(NamedTuple):
+    """`is_thought`: of what the model thinks before it answers."""
+
+    text: str
+    is_thought: bool
 
 
 @dataclass(slots=True)
@@ -77,7 +84,7 @@ class ChatClient:
             except (ValueError, LookupError, TypeError) as error:
                 raise click.ClickException(f"{self._url} is no OpenAI-compatible server") from error
 
-    def stream(self, body: Mapping[str, Any], progress: Progress) -> Generator[str]:
+    def stream(self, body: Mapping[str, Any], progress: Progress) -> Generator[Piece]:
         """Pieces of the answer; closing it hangs up, which ends the request. Keeps `progress`."""
         asked = {"stream_options": {"include_usage": True}, "return_token_ids": True, "return_goose_stats": True}
         with self._open("/v1/chat/completions", {**asked, **body, "stream": True}) as answer:
@@ -92,7 +99,10 @@ class ChatClient:
                 for choice in chunk.get("choices") or ():
                     progress.count(choice.get("token_ids") or [])
                     progress.finish_reason = choice.get("finish_reason") or progress.finish_reason
-                    yield choice["delta"].get("content") or ""
+                    delta = choice["delta"]
+                    if thought := delta.get("reasoning") or delta.get("reasoning_content"):
+                        yield Piece(thought, is_thought=True)
+                    yield Piece(delta.get("content") or "", is_thought=False)
 
     def _open(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()

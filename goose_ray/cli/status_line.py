@@ -14,11 +14,12 @@ _UP = "\x1b[A"
 
 
 class StatusLine:
-    """Text is written by `write`, the line by `show`; at its end the line goes."""
+    """Text is written by `write`, what stands beside it by `aside`, the line by `show`; at its end the line goes."""
 
     def __init__(self, *, active: bool) -> None:
         self._active = active
         self._rows = 0
+        self._is_aside = False
 
     def __enter__(self) -> Self:
         if self._active:
@@ -39,7 +40,16 @@ class StatusLine:
             self._out(f"{_SAVE}\x1b[{self._rows};1H{_CLEAR_LINE}{_DIM}{text[:width]}{_USUAL}{_RESTORE}")
 
     def write(self, text: str) -> None:
+        if text and self._is_aside:
+            self._out("\n\n")
+            self._is_aside = False
         self._out(printable(text) if self._active else text)
+
+    def aside(self, text: str) -> None:
+        """Dimmed, and in paragraphs of its own; not where text may be for a machine."""
+        if self._active:
+            self._is_aside = True
+            self._out(f"{_DIM}{printable(text)}{_USUAL}")
 
     @staticmethod
     def _out(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Wire models of what goes into a response: turns of a conversation, calls of functions and their results.
+"""Wire models of what goes into a response: turns of a conversation, thinking, calls of functions and their results.
 
 Knows chat messages, which all of it becomes, and no model.
 """
@@ -6,12 +6,12 @@ Knows chat messages, which all of it becomes, and no model.
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag, WithJsonSchema, field_validator
+from pydantic import Discriminator, Field, Tag, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
 from goose_ray.api.chat import ChatMessage
 from goose_ray.api.tools.wire import CalledFunction, CallOfMessage
-from goose_ray.api.validation import VARIANT, WireModel
+from goose_ray.api.validation import VARIANT, WireModel, only_neutral
 
 __all__ = ["InputItem", "as_messages"]
 
@@ -56,6 +56,23 @@ class MessageItem(WireModel):
     _joined = field_validator("content", mode="before")(_joined)
 
 
+class ReasoningText(WireModel):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class ReasoningItem(WireModel):
+    """What the model thought before the item that follows."""
+
+    type: Literal["reasoning"]
+    content: Annotated[list[ReasoningText], Field(fail_fast=True, min_length=1)]
+
+    id: str | None = None
+    status: str | None = None
+    summary: Annotated[list[Any] | None, only_neutral([])] = None
+    encrypted_content: Annotated[str | None, only_neutral()] = None
+
+
 class FunctionCallItem(WireModel):
     """A call that the model made."""
 
@@ -90,32 +107,41 @@ def _type_of(value: Any) -> str:
 
 InputItem = Annotated[
     Annotated[MessageItem, Tag(f"{VARIANT}message")]
+    | Annotated[ReasoningItem, Tag(f"{VARIANT}reasoning")]
     | Annotated[FunctionCallItem, Tag(f"{VARIANT}function_call")]
     | Annotated[FunctionOutputItem, Tag(f"{VARIANT}function_call_output")],
     Discriminator(
         _type_of,
         custom_error_type="item_type",
-        custom_error_message="Items should be of type message, function_call or function_call_output",
+        custom_error_message="Items should be of type message, reasoning, function_call or function_call_output",
     ),
 ]
 
 
 def as_messages(items: Sequence[InputItem]) -> list[tuple[ChatMessage, int]]:
     """Messages for a chat template, each with the index of the item that it begins with. Calls that follow the
-    assistant's words, or one another, are one message with these.
+    assistant's words, or one another, are one message with these; so is what follows its thinking.
     """
     messages: list[tuple[ChatMessage, int]] = []
     for index, item in enumerate(items):
+        above = messages[-1][0] if messages and messages[-1][0].role == "assistant" else None
+        joined: dict[str, Any] | None = None
         if isinstance(item, MessageItem):
-            messages.append((ChatMessage(role=item.role, content=item.content), index))
+            if item.role == "assistant" and above is not None and above.content is None and not above.tool_calls:
+                joined = {"content": item.content}
+            else:
+                messages.append((ChatMessage(role=item.role, content=item.content), index))
+        elif isinstance(item, ReasoningItem):
+            thought = "".join(part.text for part in item.content)
+            messages.append((ChatMessage(role="assistant", reasoning=thought), index))
         elif isinstance(item, FunctionOutputItem):
             messages.append((ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id), index))
         else:
             call = CallOfMessage(id=item.call_id, function=CalledFunction(name=item.name, arguments=item.arguments))
-            above = messages[-1][0] if messages and messages[-1][0].role == "assistant" else None
             if above is None:
                 messages.append((ChatMessage(role="assistant", tool_calls=[call]), index))
             else:
-                joined = above.model_copy(update={"tool_calls": [*(above.tool_calls or ()), call]})
-                messages[-1] = (joined, messages[-1][1])
+                joined = {"tool_calls": [*(above.tool_calls or ()), call]}
+        if joined is not None and above is not None:
+            messages[-1] = (above.model_copy(update=joined), messages[-1][1])
     return messages

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from goose_ray.api.calls import Delta, ToolCallDelta
+from goose_ray.api.calls import Delta, TokenScores, ToolCallDelta
 from goose_ray.api.logprob_replies import ChatLogprobs, ChatToken
 from goose_ray.api.reply import Reply
 
-__all__ = ["FunctionCall", "Message", "Output", "OutputText"]
+__all__ = ["FunctionCall", "Message", "Output", "OutputItem", "OutputText", "Reasoning"]
 
 Status = Literal["in_progress", "completed", "incomplete"]
 # the type of an event, and its fields
@@ -36,6 +36,21 @@ class Message(Reply):
     content: list[OutputText]
 
 
+class ReasoningText(Reply):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class Reasoning(Reply):
+    """What the model thought; nobody sums it up."""
+
+    type: Literal["reasoning"]
+    id: str
+    status: Status
+    summary: list[Any]
+    content: list[ReasoningText]
+
+
 class FunctionCall(Reply):
     type: Literal["function_call"]
     id: str
@@ -44,6 +59,22 @@ class FunctionCall(Reply):
     name: str
     # JSON text, as far as the model wrote it
     arguments: str
+
+
+OutputItem = Reasoning | Message | FunctionCall
+
+
+@dataclass(slots=True)
+class _OpenReasoning:
+    id: str = field(default_factory=lambda: f"rs_{uuid.uuid4().hex}")
+    texts: list[str] = field(default_factory=list)
+
+    def text(self) -> ReasoningText:
+        return ReasoningText(type="reasoning_text", text="".join(self.texts))
+
+    def item(self, status: Status) -> Reasoning:
+        content = [] if status == "in_progress" else [self.text()]
+        return Reasoning(type="reasoning", id=self.id, status=status, summary=[], content=content)
 
 
 @dataclass(slots=True)
@@ -84,14 +115,19 @@ class Output:
     """Of one answer. At most one item is open: the last one."""
 
     def __init__(self) -> None:
-        self.items: list[Message | FunctionCall] = []
-        self._open: _OpenMessage | _OpenCall | None = None
+        self.items: list[OutputItem] = []
+        self._open: _OpenReasoning | _OpenMessage | _OpenCall | None = None
+        # of tokens before the first that is known to be no thinking; None: of those behind it
+        self._held: list[TokenScores] | None = []
 
     def add(self, delta: Delta) -> list[Event]:
         """What the delta adds, as events in order. The last delta closes what is open."""
         events: list[Event] = []
-        if delta.text or delta.scores:
-            events += self._add_text(delta)
+        if delta.reasoning:
+            events += self._add_reasoning(delta.reasoning)
+        scores = self._scores(delta)
+        if delta.text or scores:
+            events += self._add_text(delta.text, scores)
         for call in delta.tool_calls:
             events += self._add_call(call)
         if delta.finish_reason is not None:
@@ -112,6 +148,11 @@ class Output:
             at["content_index"] = 0
             done = {**at, "text": part.text, "logprobs": part.logprobs}
             events += [("response.output_text.done", done), ("response.content_part.done", {**at, "part": part})]
+        elif isinstance(opened, _OpenReasoning):
+            thought = opened.text()
+            at["content_index"] = 0
+            events.append(("response.reasoning_text.done", {**at, "text": thought.text}))
+            events.append(("response.content_part.done", {**at, "part": thought}))
         else:
             done = {**at, "name": opened.name, "arguments": "".join(opened.arguments)}
             events.append(("response.function_call_arguments.done", done))
@@ -119,16 +160,36 @@ class Output:
         self._open = None
         return [*events, ("response.output_item.done", {"output_index": index, "item": self.items[-1]})]
 
-    def _add_text(self, delta: Delta) -> Iterable[Event]:
+    def _scores(self, delta: Delta) -> Sequence[TokenScores]:
+        """Without those of thinking, which has none."""
+        scores = delta.scores or ()
+        if self._held is None or delta.num_reasoning_tokens is None:
+            return scores
+        self._held += scores
+        if not (delta.text or delta.tool_calls) and delta.finish_reason is None:
+            return ()
+        behind, self._held = self._held[delta.num_reasoning_tokens :], None
+        return behind
+
+    def _add_reasoning(self, text: str) -> Iterable[Event]:
+        opened, events = self._open, []
+        if not isinstance(opened, _OpenReasoning):
+            opened = _OpenReasoning()
+            events = [*self.close("completed"), *self._opened(opened)]
+        opened.texts.append(text)
+        at = {"item_id": opened.id, "output_index": len(self.items), "content_index": 0}
+        return [*events, ("response.reasoning_text.delta", {**at, "delta": text})]
+
+    def _add_text(self, text: str, scores: Sequence[TokenScores]) -> Iterable[Event]:
         opened, events = self._open, []
         if not isinstance(opened, _OpenMessage):
             opened = _OpenMessage()
             events = [*self.close("completed"), *self._opened(opened)]
-        logprobs = ChatLogprobs.of(delta.scores or ()).content
-        opened.texts.append(delta.text)
+        logprobs = ChatLogprobs.of(scores).content
+        opened.texts.append(text)
         opened.logprobs += logprobs
         at = {"item_id": opened.id, "output_index": len(self.items), "content_index": 0}
-        return [*events, ("response.output_text.delta", {**at, "delta": delta.text, "logprobs": logprobs})]
+        return [*events, ("response.output_text.delta", {**at, "delta": text, "logprobs": logprobs})]
 
     def _add_call(self, call: ToolCallDelta) -> Iterable[Event]:
         opened, events = self._open, []
@@ -141,13 +202,13 @@ class Output:
         at = {"item_id": opened.id, "output_index": len(self.items)}
         return [*events, ("response.function_call_arguments.delta", {**at, "delta": call.arguments})]
 
-    def _opened(self, item: _OpenMessage | _OpenCall) -> Sequence[Event]:
+    def _opened(self, item: _OpenReasoning | _OpenMessage | _OpenCall) -> Sequence[Event]:
         self._open = item
         index = len(self.items)
         events: list[Event] = [
             ("response.output_item.added", {"output_index": index, "item": item.item("in_progress")})
         ]
-        if isinstance(item, _OpenMessage):
+        if not isinstance(item, _OpenCall):
             at = {"item_id": item.id, "output_index": index, "content_index": 0, "part": item.text()}
             events.append(("response.content_part.added", at))
         return events

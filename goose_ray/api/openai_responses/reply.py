@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from goose_ray.api.answer import Answer
-from goose_ray.api.openai_responses.output import FunctionCall, Message
+from goose_ray.api.openai_responses.output import OutputItem
 from goose_ray.api.openai_responses.request import ResponsesRequest
 from goose_ray.api.reply import Reply
 
@@ -37,7 +37,7 @@ class ResponseUsage(Reply):
             input_tokens=num_input,
             input_tokens_details=InputTokensDetails(cached_tokens=answer.prompt.num_cached, cache_write_tokens=0),
             output_tokens=num_output,
-            output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=answer.num_reasoning_tokens or 0),
             total_tokens=num_input + num_output,
         )
 
@@ -64,10 +64,10 @@ class ResponseObject(Reply):
     max_output_tokens: int | None
     metadata: dict[str, Any]
     model: str
-    output: list[Message | FunctionCall]
+    output: list[OutputItem]
     parallel_tool_calls: bool
     previous_response_id: None
-    # what no model here has
+    # what the request asks of it: nothing
     reasoning: None
     store: Literal[False]
     temperature: float
@@ -91,7 +91,7 @@ class ResponseShell:
     def under_way(self) -> ResponseObject:
         return self._object(status="in_progress")
 
-    def finished(self, output: Sequence[Message | FunctionCall], answer: Answer) -> ResponseObject:
+    def finished(self, output: Sequence[OutputItem], answer: Answer) -> ResponseObject:
         is_cut = answer.finish_reason == "length"
         return self._object(
             status="incomplete" if is_cut else "completed",
@@ -101,7 +101,7 @@ class ResponseShell:
             usage=ResponseUsage.of(answer),
         )
 
-    def failed(self, output: Sequence[Message | FunctionCall], *, code: str, message: str) -> ResponseObject:
+    def failed(self, output: Sequence[OutputItem], *, code: str, message: str) -> ResponseObject:
         return self._object(status="failed", error=ResponseFault(code=code, message=message), output=list(output))
 
     def _object(self, **state: Any) -> ResponseObject:

@@ -106,6 +106,7 @@ class ResponsesRequest(WireModel):
     top_k: int | None = None
     min_p: float | None = None
     ignore_eos: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
     priority: int | None = None
     goose: GooseOptions | None = None
@@ -185,6 +186,7 @@ class ResponsesRequest(WireModel):
             parallel_tool_calls=self.parallel_tool_calls,
             logprobs=self.with_logprobs,
             top_logprobs=self.top_logprobs,
+            chat_template_kwargs=self.chat_template_kwargs,
             cache_salt=self.cache_salt,
             priority=self.priority,
             goose=self.goose,

@@ -26,6 +26,6 @@ def test_tokens_and_steps_are_counted_on_the_way_as_at_the_end(server: Server) -
     progress = Progress()
     messages = [{"role": "user", "content": PROMPT}]
     body = {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 24}
-    assert "".join(ChatClient(server.url, None).stream(body, progress))
+    assert "".join(piece.text for piece in ChatClient(server.url, None).stream(body, progress))
     assert progress.goose is not None
     assert (progress.tokens, progress.steps) == (progress.goose["committed"], progress.goose["steps"])

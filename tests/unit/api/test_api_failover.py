@@ -15,15 +15,18 @@ CALL = GenerateCall(request_id="r", prompt="a", sampling=SamplingParams(max_toke
 ANSWER = st.lists(st.tuples(st.integers(0, 9), st.text(max_size=3)), min_size=1, max_size=12)
 
 
-def run_of(answer: list[tuple[int, str]], cuts: list[int]) -> list[Delta]:
-    """The answer in steps: a step ends after each of the `cuts` and at the end."""
+def run_of(answer: list[tuple[int, str]], cuts: list[int], num_thought: int = 0) -> list[Delta]:
+    """The answer in steps: a step ends after each of the `cuts` and at the end. It begins with `num_thought` tokens of
+    thinking.
+    """
     ends = sorted({min(cut, len(answer)) for cut in cuts if cut > 0} | {len(answer)})
     deltas = []
     for start, end in zip([0, *ends], ends, strict=False):
         part = answer[start:end]
         deltas.append(
             Delta(
-                text="".join(text for _, text in part),
+                text="".join(text for _, text in part[max(0, num_thought - start) :]),
+                reasoning="".join(text for _, text in part[: max(0, num_thought - start)]),
                 token_ids=tuple(token for token, _ in part),
                 prompt=PromptInfo(3) if start == 0 else None,
                 finish_reason="length" if end == len(answer) else None,
@@ -32,18 +35,19 @@ def run_of(answer: list[tuple[int, str]], cuts: list[int]) -> list[Delta]:
     return deltas
 
 
-@given(ANSWER, st.lists(st.integers(1, 12)), st.lists(st.integers(1, 12)), st.integers(0, 12))
+@given(ANSWER, st.lists(st.integers(1, 12)), st.lists(st.integers(1, 12)), st.integers(0, 12), st.integers(0, 12))
 def test_nothing_is_missing_and_nothing_comes_twice(
-    answer: list[tuple[int, str]], first_cuts: list[int], second_cuts: list[int], died_after: int
+    answer: list[tuple[int, str]], first_cuts: list[int], second_cuts: list[int], died_after: int, num_thought: int
 ) -> None:
     delivery = Delivery()
-    first = run_of(answer, first_cuts)
+    first = run_of(answer, first_cuts, num_thought)
     received = [delivery.unsent(delta) for delta in first[: min(died_after, len(first) - 1)]]
     delivery.start_run(CALL)
-    received += [delivery.unsent(delta) for delta in run_of(answer, second_cuts)]
+    received += [delivery.unsent(delta) for delta in run_of(answer, second_cuts, num_thought)]
     sent = [delta for delta in received if delta is not None]
     assert [token for delta in sent for token in delta.token_ids] == [token for token, _ in answer]
-    assert "".join(delta.text for delta in sent) == "".join(text for _, text in answer)
+    assert "".join(delta.reasoning for delta in sent) == "".join(text for _, text in answer[:num_thought])
+    assert "".join(delta.text for delta in sent) == "".join(text for _, text in answer[num_thought:])
     assert [delta.prompt for delta in sent if delta.prompt] == [PromptInfo(3)]
     assert [delta.finish_reason for delta in sent if delta.finish_reason] == ["length"]
 

@@ -129,6 +129,15 @@ def test_as_json_there_is_one_object(server: Server) -> None:
     assert 0 <= told["first_token_s"] <= told["seconds"]
 
 
+def test_thinking_is_no_part_of_the_answer(server: Server) -> None:
+    thinking = chunk("", (6,))
+    thinking["choices"][0]["delta"] = {"reasoning": "Hm.", "reasoning_content": "Hm."}
+    server.answers = [[thinking, *ANSWER]] * 2
+    assert chat("--base-url", server.url, "Hi").stdout == "Hello world\n"
+    told = json.loads(chat("--base-url", server.url, "--json", "Hi").stdout)
+    assert (told["reasoning"], told["content"]) == ("Hm.", "Hello world")
+
+
 def test_tau_is_counted_where_the_server_does_not_tell_it(server: Server) -> None:
     server.answers = [[chunk("a", (1,)), chunk("", ()), chunk("bcd", (2, 3, 4), "length")]]
     result = chat("--base-url", server.url, "--json", "Hi")
@@ -165,9 +174,13 @@ def test_what_would_move_the_cursor_is_left_out() -> None:
 
 
 def test_a_dialogue_in_a_terminal(server: Server) -> None:
-    """Turns are remembered, `/new` forgets them, the model cannot move the cursor, and tau is at the foot."""
+    """Turns are remembered, `/new` forgets them, the model cannot move the cursor, and tau is at the foot. What it
+    thinks is seen, and not remembered.
+    """
+    thinking = chunk("", (6,))
+    thinking["choices"][0]["delta"] = {"reasoning": "Hm.\x1b[A"}
     server.answers = [
-        [chunk("one\x1b[2J", (1, 2, 3), "stop", goose=GOOSE)],
+        [thinking, chunk("one\x1b[2J", (1, 2, 3), "stop", goose=GOOSE)],
         [chunk("two", (4,), "stop", goose=GOOSE)],
         [chunk("three", (5,), "stop", goose=GOOSE)],
     ]
@@ -198,5 +211,6 @@ def test_a_dialogue_in_a_terminal(server: Server) -> None:
         ["third"],
     ]
     assert "one[2J" in seen
+    assert "\x1b[2mHm.[A\x1b[0m" in seen
     assert "one\x1b[2J" not in seen
     assert "tau 2.50" in seen
