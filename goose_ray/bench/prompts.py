@@ -126,9 +126,12 @@ def read_prompt_files(paths: Sequence[Path], *, limit: int | None = None) -> lis
 def read_prompts(path: Path, *, limit: int | None = None) -> PromptFile:
     """The first `limit` lines of a prompt file. Raises ConfigError naming the line that cannot be read."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # not splitlines(), which splits within JSON's strings too: U+2028 may stand there as it is
+        lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise ConfigError(f"prompts {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"prompts {path} is no UTF-8: {error}") from error
     wanted = [(number, line) for number, line in enumerate(lines, start=1) if line.strip()][:limit]
     if not wanted:
         raise ConfigError(f"prompts {path} holds no line")

@@ -131,3 +131,17 @@ def test_every_shared_prompt_file_can_be_read(shared_dir: Path) -> None:
     assert requests["mt_bench"] == 80
     assert requests["bfcl"] == 30
     assert requests["agentic_sessions"] == 68
+
+
+def test_what_is_no_text_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"some\.jsonl is no UTF-8"):
+        read_prompts(path)
+
+
+def test_a_line_ends_where_jsons_does(tmp_path: Path) -> None:
+    path = tmp_path / "some.jsonl"
+    path.write_bytes('{"id": "1", "prompt": "a\u2028b\x85c"}\r\n{"id": "2", "prompt": "d"}\n'.encode())
+    dialogues = read_prompts(path).dialogues
+    assert [text_of(dialogue) for dialogue in dialogues] == ["a\u2028b\x85c", "d"]
