@@ -11,6 +11,7 @@ from typing import Annotated, Any, Self
 from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from goose.policies.autoregressive import AutoregressivePolicy
 from goose_ray.api.calls import GenerateCall
 from goose_ray.api.known_fields import KnownFields
 from goose_ray.api.structured_fields import StructuredFields
@@ -25,8 +26,6 @@ MAX_SEQUENCES = 128
 _MAX_STOP_TOKENS = 4096
 # Each is compared with the end of the text before every token.
 _MAX_BAD_WORDS = 1024
-# the policy that drafts nothing
-_PLAIN = "autoregressive"
 # of 64 bits
 _MAX_ID_DIGITS = 19
 # Where SamplingParams' own bounds do not reach: a seed must fit the 64 bits the random generator is keyed with.
@@ -74,7 +73,7 @@ class GooseOptions(WireModel):
 
     @model_validator(mode="after")
     def _what_is_off_has_no_shape(self) -> Self:
-        if self.enabled is False and self.policy not in (None, _PLAIN):
+        if self.enabled is False and self.policy not in (None, AutoregressivePolicy.name):
             says = "Without speculation there is no policy but autoregressive"
             raise PydanticCustomError("policy", "{says}", {"says": says, "at": "policy"})
         return self
@@ -172,7 +171,7 @@ class SamplingFields(StructuredFields, KnownFields):
     def policy(self) -> str | None:
         if self.goose is None:
             return None
-        return _PLAIN if self.goose.enabled is False else self.goose.policy
+        return AutoregressivePolicy.name if self.goose.enabled is False else self.goose.policy
 
     @property
     def budget(self) -> int | None:

@@ -121,6 +121,7 @@ def _record(
     prompts: tuple[Path, ...], folder: Path, *, model: str, chat: bool, limit: int | None, max_tokens: int
 ) -> set[int]:
     """Writes recordings into `folder`; returns the model's own stop tokens."""
+    from goose.policies.autoregressive import AutoregressivePolicy
     from goose_ray.assembly import load_parts
     from goose_ray.bench.engine.record import RecordingRun
     from goose_ray.bench.progress import progress
@@ -128,7 +129,7 @@ def _record(
     from goose_ray.config import EngineConfig, GooseConfig
 
     files = read_prompt_files(prompts, limit=limit)
-    engine = EngineConfig(policy="autoregressive", budget=1, max_running_requests=16)
+    engine = EngineConfig(policy=AutoregressivePolicy.name, budget=1, max_running_requests=16)
     parts = load_parts(GooseConfig(model=model, engine=engine))
     run = RecordingRun(parts=parts, engine=engine, chat=chat, max_tokens=max_tokens, concurrency=16)
     for file in files:

@@ -44,6 +44,7 @@ def record(
     goose record --out recordings --chat
     goose record --prompts mine.jsonl other.jsonl --out recordings --max-tokens 512
     """
+    from goose.policies.autoregressive import AutoregressivePolicy
     from goose_ray.assembly import load_parts
     from goose_ray.bench.engine.record import RecordingRun
     from goose_ray.bench.progress import progress
@@ -51,7 +52,7 @@ def record(
     from goose_ray.config import EngineConfig, GooseConfig
 
     prompts = read_prompt_files([*files, *more_files] or [CALIBRATION_PROMPTS], limit=limit)
-    engine = EngineConfig(policy="autoregressive", budget=1, max_running_requests=concurrency)
+    engine = EngineConfig(policy=AutoregressivePolicy.name, budget=1, max_running_requests=concurrency)
     run = RecordingRun(
         parts=load_parts(GooseConfig(model=model, engine=engine)),
         engine=engine,

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from goose.policies.autoregressive import AutoregressivePolicy
 from goose.sources.registry import SOURCE_NAMES
 from goose.speculator import AUTOMATIC_NODES
 from goose.tree import TokenTree
@@ -83,4 +84,4 @@ class GrammarDrafting:
 
     def _forces(self, sequence: SequenceState) -> bool:
         """Plain decoding stays plain: the policy that drafts nothing is there to be compared with."""
-        return self.max_nodes > 1 and (sequence.request.policy or self.default_policy) != "autoregressive"
+        return self.max_nodes > 1 and (sequence.request.policy or self.default_policy) != AutoregressivePolicy.name

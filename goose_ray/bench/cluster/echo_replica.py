@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from goose.policies.autoregressive import AutoregressivePolicy
 from goose.speculator import Speculator
 from goose_ray.config import EngineConfig
 from goose_ray.engine.engine import Engine
@@ -19,8 +20,6 @@ from goose_ray.engine.step import ModelSpec, StepBatch, StepOutput, VerifiedPath
 from goose_ray.engine.tokenizer import Tokenizer
 
 __all__ = ["EchoReplica", "Step", "StepPrice"]
-
-_PLAIN = "autoregressive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +52,12 @@ class EchoReplica:
             num_slots=config.kv_cache_tokens,
             eos_token_ids=(),
         )
-        plain = config.model_copy(update={"policy": _PLAIN, "budget": 1})
+        plain = config.model_copy(update={"policy": AutoregressivePolicy.name, "budget": 1})
         self._engine = Engine(
-            _EchoRunner(spec, self._replies), Speculator(policy=_PLAIN, budget=1, pool_tokens=0), tokenizer, plain
+            _EchoRunner(spec, self._replies),
+            Speculator(policy=AutoregressivePolicy.name, budget=1, pool_tokens=0),
+            tokenizer,
+            plain,
         )
 
     @property

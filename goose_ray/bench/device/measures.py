@@ -13,6 +13,7 @@ from statistics import median
 import numpy as np
 import torch
 
+from goose.policies.autoregressive import AutoregressivePolicy
 from goose.speculator import Speculator
 from goose_ray.bench.device.attention_cases import CASES, largest_error
 from goose_ray.bench.replies import Reply, Session, greedy, hold
@@ -104,7 +105,7 @@ def reply_exactness(
 ) -> Exactness:
     """All sessions at once, under trees in `runner`, and one token a step in `plain`."""
     drafted = _replies(runner, tokenizer, sessions, policy="goose", budget=_NODES, max_tokens=max_tokens)
-    expected = _replies(plain, tokenizer, sessions, policy="autoregressive", budget=1, max_tokens=max_tokens)
+    expected = _replies(plain, tokenizer, sessions, policy=AutoregressivePolicy.name, budget=1, max_tokens=max_tokens)
     equal = sum(drafted[key].token_ids == reply.token_ids for key, reply in expected.items())
     steps = sum(reply.stats.steps for reply in drafted.values())
     return Exactness(equal, len(expected), sum(reply.stats.committed for reply in drafted.values()) / max(1, steps))

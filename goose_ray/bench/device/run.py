@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import torch
 
+from goose.policies.autoregressive import AutoregressivePolicy
 from goose_ray.assembly import ReplicaParts, choose_device, choose_dtype, load_parts
 from goose_ray.bench.device.measures import attention_errors, device_name, forward_milliseconds, reply_exactness
 from goose_ray.bench.prompts import PromptFile
@@ -21,7 +22,7 @@ __all__ = ["DeviceRun", "DeviceSizes"]
 _NODES = 16
 # What float32 attention may be off by, of the largest output: sums in another order, and no more.
 _ROUNDING = 1e-5
-_CONTENDERS = (Contender("autoregressive", 1), Contender("anisotropic", "auto"))
+_CONTENDERS = (Contender(AutoregressivePolicy.name, 1), Contender("anisotropic", "auto"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from goose.policies.autoregressive import AutoregressivePolicy
 from goose_ray.assembly import ReplicaParts, new_engine
 from goose_ray.bench.engine.decoders import Case
 from goose_ray.bench.engine.exact import SAMPLING_SEED, Difference, first_difference
@@ -133,7 +134,7 @@ class EquivalenceRun:
 
     def cells(self, settings: Iterable[Setting], on_cell: Callable[[Cell], object] = lambda cell: None) -> list[Cell]:
         """One a setting and way to sample; `on_cell` sees each as it is done."""
-        expected, _ = self._run(Setting("autoregressive", 1), EngineConfig(budget=1, prefix_cache=False))
+        expected, _ = self._run(Setting(AutoregressivePolicy.name, 1), EngineConfig(budget=1, prefix_cache=False))
         cells = []
         for setting in settings:
             budget = _SHORT_BUDGET if setting.short_of_room else self.budget

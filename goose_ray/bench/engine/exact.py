@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from goose.policies.autoregressive import AutoregressivePolicy
 from goose_ray.bench.engine.decoders import Case, Decoder
 from goose_ray.bench.engine.references import ReferenceStore, TokenIds, TransformersReference
 from goose_ray.bench.prompts import PromptFile, encode
@@ -21,8 +22,6 @@ __all__ = ["SAMPLING_SEED", "Check", "Difference", "check_greedy", "check_sample
 
 # Any: what counts is that every policy draws from the same one.
 SAMPLING_SEED = 20240229
-# Sampled replies are compared with those of this policy, sent one by one.
-_PLAIN_POLICY = "autoregressive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +101,11 @@ def check_sampled(
     on_reply: Callable[[], object] = lambda: None,
 ) -> list[Check]:
     """Compares with what the policy `autoregressive` draws from the same seed, one request at a time."""
-    expected = decoder.answers(cases, sampling, policy=_PLAIN_POLICY, concurrency=1, on_answer=on_reply)
+    expected = decoder.answers(cases, sampling, policy=AutoregressivePolicy.name, concurrency=1, on_answer=on_reply)
     checks = []
     for policy in policies:
         for concurrency in concurrencies:
-            if (policy, concurrency) == (_PLAIN_POLICY, 1):
+            if (policy, concurrency) == (AutoregressivePolicy.name, 1):
                 continue
             found = decoder.answers(cases, sampling, policy=policy, concurrency=concurrency, on_answer=on_reply)
             checks.append(_check("sampled", policy, concurrency, cases, expected, found, lambda index, found: None))

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 import goose
 import goose_ray.engine
 import goose_ray.runner
+from goose.policies.autoregressive import AutoregressivePolicy
 from goose_ray.assembly import ReplicaParts, new_engine
 from goose_ray.bench.replies import answer_each, greedy
 from goose_ray.config import EngineConfig, cache_dir
@@ -45,7 +46,7 @@ class EngineReference:
 
     def __init__(self, parts: ReplicaParts, config: EngineConfig, *, concurrency: int) -> None:
         self._parts = parts
-        self._config = config.model_copy(update={"policy": "autoregressive", "budget": 1})
+        self._config = config.model_copy(update={"policy": AutoregressivePolicy.name, "budget": 1})
         self._concurrency = concurrency
 
     @property
