@@ -18,6 +18,7 @@ import ray
 from ray import serve
 from ray.exceptions import ActorDiedError, RayError
 
+from goose.policies.autoregressive import AutoregressivePolicy
 from goose_ray.api.backend import ReplicaSteps
 from goose_ray.api.callers import Callers
 from goose_ray.api.calls import DecodeCall, Delta, EncodeCall, Encoded, Failure, GenerateCall
@@ -196,7 +197,7 @@ class GooseServer:
             prompt="Hello",
             sampling=SamplingParams(max_tokens=2, temperature=0.0, ignore_eos=True),
             clip_max_tokens=True,
-            policy="autoregressive",
+            policy=AutoregressivePolicy.name,
         )
         async for _ in self._engine.generate(await self._calls.to_request(call)):
             pass
