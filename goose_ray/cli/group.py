@@ -4,16 +4,19 @@ from typing import Any
 
 import click
 
+from goose.errors import InvalidSnapshotError, UnknownNameError
 from goose_ray.errors import GooseRayError
 
 __all__ = ["Group"]
 
 _UNCUT = 1000
+# The library's other exceptions are faults of ours.
+_MISTAKES = (GooseRayError, InvalidSnapshotError, UnknownNameError)
 
 
 class Group(click.Group):
-    """Shows what the system raises on purpose as one line on standard error, exit status 1; and in `--help` the whole
-    first sentence of each command, where click would cut it to what a line holds.
+    """Shows what is raised on purpose as one line on standard error, exit status 1; and in `--help` the whole first
+    sentence of each command, where click would cut it to what a line holds.
     """
 
     # groups inside are such groups too
@@ -22,7 +25,7 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except GooseRayError as error:
+        except _MISTAKES as error:
             raise click.ClickException(str(error)) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -36,6 +36,13 @@ def goose(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
+def test_a_policy_that_there_is_not_is_one_line() -> None:
+    result = goose("bench", "draft", "--policy", "nope")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: no policy 'nope'; known: anisotropic, ")
+    assert result.stderr.count("\n") == 1
+
+
 def test_version() -> None:
     result = goose("--version")
     assert result.exit_code == 0
