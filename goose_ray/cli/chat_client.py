@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import click
 
-__all__ = ["ChatClient", "Piece", "Progress", "unreachable"]
+__all__ = ["ChatClient", "Piece", "Progress", "server_address", "unreachable"]
 
 _TIMEOUT_S = 600.0
 _EVENT, _DONE = b"data: ", b"[DONE]"
@@ -69,10 +69,7 @@ class ChatClient:
     """Raises ClickException with what the server said, or that it cannot be reached."""
 
     def __init__(self, base_url: str, api_key: str | None) -> None:
-        if not base_url.startswith(("http://", "https://")):
-            raise click.BadParameter(f"must begin with http:// or https://, not {base_url!r}", param_hint="--base-url")
-        # both forms are about: OpenAI's clients want the one with /v1
-        self._url = base_url.rstrip("/").removesuffix("/v1")
+        self._url = server_address(base_url)
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
@@ -113,6 +110,13 @@ class ChatClient:
             raise click.ClickException(f"{self._url + path} answers {error.code}: {_said(error)}") from error
         except OSError as error:
             raise unreachable(self._url, error) from error
+
+
+def server_address(base_url: str) -> str:
+    """Without the /v1 that OpenAI's clients want, and without a slash at its end. Raises BadParameter."""
+    if not base_url.startswith(("http://", "https://")):
+        raise click.BadParameter(f"must begin with http:// or https://, not {base_url!r}", param_hint="--base-url")
+    return base_url.rstrip("/").removesuffix("/v1")
 
 
 def unreachable(url: str, error: OSError) -> click.ClickException:

@@ -147,7 +147,10 @@ def _look_around(deployment: DeploymentFile, config: GooseConfig, address: str |
     from goose_ray.assembly import check_model_fits
     from goose_ray.models.calibrations import load_calibration
     from goose_ray.models.loader import find, resolve
+    from goose_ray.telemetry.snapshot_file import SnapshotFile
 
+    if config.aggregator_snapshot is not None:
+        SnapshotFile(config.aggregator_snapshot).check()
     if config.api_keys_file is not None:
         read_keys(config.api_keys_file)
     load_calibration(config.engine.calibration, config.model)

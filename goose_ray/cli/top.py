@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from goose_ray.cli.chat_client import server_address, unreachable
+
 __all__ = ["top"]
 
 _TIMEOUT_S = 10.0
@@ -17,27 +19,39 @@ _ALTERNATE_SCREEN, _USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l
 
 
 @click.command()
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="Address of the server.")
+@click.option(
+    "--base-url",
+    default="http://127.0.0.1:8000",
+    show_default=True,
+    envvar="OPENAI_BASE_URL",
+    show_envvar=True,
+    help="Address of the server, with or without /v1.",
+)
+# what it was called before
+@click.option("--url", hidden=True)
 @click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="Of a server that asks for one.")
 @click.option("--interval", default=2.0, show_default=True, type=click.FloatRange(min=0.2), help="Seconds.")
 @click.option("--once", is_flag=True, help="Print once and end.")
 @click.option("--no-color", is_flag=True, help="Letters alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print what the server says, one JSON object a time.")
-def top(url: str, api_key: str | None, interval: float, once: bool, as_json: bool, no_color: bool) -> None:
+def top(
+    base_url: str, url: str | None, api_key: str | None, interval: float, once: bool, as_json: bool, no_color: bool
+) -> None:
     """Watch replicas, tokens per second, tau, acceptance by source and depth, and trees of recent steps.
 
     The same as the page /dashboard of the server. Ctrl-C ends it.
 
     \b
     goose top
-    goose top --url http://head:8000 --once --json
+    goose top --base-url http://head:8000 --once --json
     """
+    address = server_address(url or base_url)
     full_screen = sys.stdout.isatty() and not once and not as_json
     if full_screen:
         click.echo(_ALTERNATE_SCREEN, nl=False)
     try:
         while True:
-            _show(url, api_key, as_json=as_json, full_screen=full_screen, colour=not no_color, patient=not once)
+            _show(address, api_key, as_json=as_json, full_screen=full_screen, colour=not no_color, patient=not once)
             if once:
                 return
             time.sleep(interval)
@@ -73,11 +87,7 @@ def _fetch(url: str, api_key: str | None) -> dict[str, Any]:
     import urllib.error
     import urllib.request
 
-    from goose_ray.cli.chat_client import unreachable
-
-    if not url.startswith(("http://", "https://")):
-        raise click.BadParameter(f"must begin with http:// or https://, not {url!r}", param_hint="--url")
-    address = f"{url.rstrip('/')}/v1/goose/live"
+    address = f"{url}/v1/goose/live"
     request = urllib.request.Request(address, headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
@@ -85,7 +95,7 @@ def _fetch(url: str, api_key: str | None) -> dict[str, Any]:
     except urllib.error.HTTPError as error:
         raise click.ClickException(f"{address} answers {error.code}") from error
     except OSError as error:
-        raise unreachable(url.rstrip("/"), error) from error
+        raise unreachable(url, error) from error
     except ValueError as error:
         raise click.ClickException(f"{address} cannot be read: {error}") from error
     if live.get("object") != "goose.live":

@@ -5,6 +5,8 @@ Replaced as a whole, so a reader finds the last one or none. Knows nothing of wh
 
 import gzip
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -44,3 +46,15 @@ class SnapshotFile:
         except Exception as error:
             raise SnapshotError(f"aggregator_snapshot {self._uri} cannot be read: {error}") from error
         return data
+
+    def check(self) -> None:
+        """Changes nothing. Raises SnapshotError for a place that cannot be reached or, where it is a path of this
+        machine, written to; and for one where something else is, which would be replaced.
+        """
+        self.read()
+        files, path = fsspec.core.url_to_fs(self._uri)
+        if "file" not in files.protocol:
+            return
+        folder = next(parent for parent in Path(path).parents if parent.exists())
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise SnapshotError(f"aggregator_snapshot {self._uri} cannot be written: {folder} is no folder to write to")

@@ -95,7 +95,7 @@ def test_the_dashboard_shows_two_replicas_at_work(server: Server, tmp_path: Path
             return re.search(r'class="edge s\d accepted', visit.html) is not None
 
         eventually(shows_what_was_accepted, within_s=120, what="a tree with an accepted node")
-        top = CliRunner().invoke(main, ["top", "--url", server.url, "--once"])
+        top = CliRunner().invoke(main, ["top", "--base-url", server.url, "--once"])
     assert visit.complaints == ()
     assert "2 of 2 replicas healthy" in visit.html
     assert visit.html.count("<figure") > 1

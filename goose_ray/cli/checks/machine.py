@@ -12,7 +12,7 @@ from typing import Any
 from goose_ray.cli.checks.finding import Finding, Verdict
 from goose_ray.config import EMBEDDED_MODEL, GooseConfig, cache_dir
 
-__all__ = ["check_cache", "check_memory", "check_model", "check_port", "check_shared_memory"]
+__all__ = ["check_cache", "check_memory", "check_model", "check_port", "check_shared_memory", "check_snapshot"]
 
 _PORT_TIMEOUT_S = 2.0
 # of the embedded model, with room to convert it
@@ -75,6 +75,18 @@ def check_model(config: GooseConfig) -> Finding:
         remedy = f"{command}; else it is fetched when a server starts"
         return Finding("model", Verdict.WARN, f"{config.model} is not here yet", remedy)
     return Finding("model", Verdict.OK, f"{config.model} in {directory}")
+
+
+def check_snapshot(uri: str) -> Finding:
+    """Where the aggregator is to keep its memory."""
+    from goose_ray.telemetry.snapshot_file import SnapshotError, SnapshotFile
+
+    try:
+        SnapshotFile(uri).check()
+    except SnapshotError as error:
+        remedy = "name another place in aggregator_snapshot: a file or none yet, in a folder that can be written"
+        return Finding("snapshot", Verdict.FAIL, str(error), remedy)
+    return Finding("snapshot", Verdict.OK, uri)
 
 
 def check_memory(config: GooseConfig) -> Finding:

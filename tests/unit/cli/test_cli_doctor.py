@@ -14,10 +14,11 @@ from packaging.requirements import Requirement
 
 from goose_ray.cli.checks import software
 from goose_ray.cli.checks.finding import Finding, Verdict, worst
-from goose_ray.cli.checks.machine import check_cache, check_memory, check_port
+from goose_ray.cli.checks.machine import check_cache, check_memory, check_port, check_snapshot
 from goose_ray.cli.checks.ray_cluster import check_ray, cluster_to_join
 from goose_ray.cli.main import main
 from goose_ray.config import EngineConfig, GooseConfig
+from goose_ray.telemetry.snapshot_file import SnapshotFile
 
 SUBJECTS = ["python", "packages: serve", "packages: tensor-parallel", "compiler", "gpus", "ray"]
 
@@ -144,6 +145,19 @@ def test_a_cache_that_cannot_be_is_told(tmp_path: Path, monkeypatch: pytest.Monk
     found = check_cache()
     assert found.verdict is Verdict.FAIL
     assert "GOOSE_CACHE" in found.remedy
+
+
+def test_a_snapshot_has_a_file_that_can_be_written(tmp_path: Path) -> None:
+    assert check_snapshot(str(tmp_path / "new" / "memory.json.gz")).verdict is Verdict.OK
+    assert not (tmp_path / "new").exists()
+    kept = SnapshotFile(str(tmp_path / "memory.json.gz"))
+    kept.write({"a": 1})
+    assert check_snapshot(str(tmp_path / "memory.json.gz")).verdict is Verdict.OK
+    assert kept.read() == {"a": 1}
+    found = check_snapshot(str(tmp_path / "memory.json.gz" / "x"))
+    assert found.verdict is Verdict.FAIL
+    assert "cannot be written" in found.found
+    assert found.remedy
 
 
 def test_packages_are_those_of_the_extra_in_its_versions() -> None:

@@ -249,6 +249,22 @@ def test_files_that_are_not_what_they_should_be_are_refused_before_ray_starts(
     assert f"api_keys_file: {named}" in result.stderr
 
 
+def test_a_place_that_no_snapshot_can_be_in_is_refused_before_ray_starts(
+    no_cluster: Path, free_port: int, tmp_path: Path
+) -> None:
+    taken = tmp_path / "notes.txt"
+    taken.write_text("mine")
+    file = tmp_path / "deployment.yaml"
+    for place in (taken, taken / "memory.json.gz", tmp_path, "no-such-scheme://memory"):
+        document = printed("--port", free_port)
+        args_of(document)["aggregator_snapshot"] = str(place)
+        file.write_text(yaml.safe_dump(document))
+        result = serve("--config", file)
+        assert result.exit_code == 1
+        assert f"aggregator_snapshot {place} cannot be" in result.stderr
+    assert taken.read_text() == "mine"
+
+
 def test_a_deployment_s_name_in_a_model_s_place_is_told_where_it_belongs() -> None:
     result = serve("qwen3-32b")
     assert result.exit_code == 2

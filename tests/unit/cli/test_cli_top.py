@@ -108,11 +108,13 @@ def test_a_replica_that_is_down_is_named() -> None:
 
 def test_once_and_as_json() -> None:
     with serving(200, json.dumps(live()).encode()) as url:
-        shown = CliRunner().invoke(main, ["top", "--url", url, "--once"])
-        as_json = CliRunner().invoke(main, ["top", "--url", f"{url}/", "--once", "--json"])
+        shown = CliRunner().invoke(main, ["top", "--base-url", url, "--once"])
+        as_json = CliRunner().invoke(main, ["top", "--base-url", f"{url}/v1/", "--once", "--json"])
+        by_its_old_name = CliRunner().invoke(main, ["top", "--url", url, "--once"])
     assert shown.exit_code == 0, shown.output
     assert "replicas healthy" in shown.output
     assert json.loads(as_json.stdout)["object"] == "goose.live"
+    assert by_its_old_name.exit_code == 0
 
 
 def test_a_key_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +122,7 @@ def test_a_key_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with serving(200, json.dumps(live()).encode(), keys) as url:
         for options in ([], ["--api-key", "sesame"]):
-            assert CliRunner().invoke(main, ["top", "--url", url, "--once", "--json", *options]).exit_code == 0
+            assert CliRunner().invoke(main, ["top", "--base-url", url, "--once", "--json", *options]).exit_code == 0
     assert keys == [None, "Bearer sesame"]
 
 
@@ -130,7 +132,7 @@ def test_a_key_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_no_server_is_told_and_fails(status: int, body: bytes, said: str) -> None:
     with serving(status, body) as url:
-        result = CliRunner().invoke(main, ["top", "--url", url, "--once"])
+        result = CliRunner().invoke(main, ["top", "--base-url", url, "--once"])
     assert result.exit_code == 1
     assert said in result.output
 
@@ -140,12 +142,12 @@ def test_a_server_that_is_not_there_is_told_as_chat_tells_it() -> None:
         probe.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
         # bound, and nobody listens
-        result = CliRunner().invoke(main, ["top", "--url", url, "--once"])
+        result = CliRunner().invoke(main, ["top", "--base-url", url, "--once"])
     assert result.exit_code == 1
     assert re.search(rf"{url} cannot be reached \(.*refused\): is `goose serve` running\?", result.output)
 
 
 def test_an_address_must_be_one_of_the_web() -> None:
-    result = CliRunner().invoke(main, ["top", "--url", "file:///etc/passwd", "--once"])
+    result = CliRunner().invoke(main, ["top", "--base-url", "file:///etc/passwd", "--once"])
     assert result.exit_code != 0
     assert "must begin with http" in result.output
