@@ -11,10 +11,10 @@ from dataclasses import replace
 from goose_ray.api.calls import Delta, GenerateCall, PromptInfo
 from goose_ray.errors import EngineDeadError
 
-__all__ = ["Delivery"]
+__all__ = ["SentAnswer"]
 
 
-class Delivery:
+class SentAnswer:
     """What of one answer has been passed on, over all runs of its request."""
 
     def __init__(self) -> None:

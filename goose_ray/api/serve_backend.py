@@ -24,7 +24,7 @@ from ray.serve.handle import DeploymentHandle
 
 from goose_ray.api.backend import ClusterState, ReplicaSteps
 from goose_ray.api.calls import DecodeCall, Delta, EncodeCall, Encoded, Failure, GenerateCall
-from goose_ray.api.failover import Delivery
+from goose_ray.api.failover import SentAnswer
 from goose_ray.api.takedown import Takedown
 from goose_ray.errors import EngineDeadError, GooseRayError, OverloadedError
 from goose_ray.telemetry.acceptance_state import AcceptanceState, ClusterView
@@ -73,20 +73,20 @@ class ServeBackend:
 
     async def generate(self, call: GenerateCall) -> AsyncGenerator[Delta]:
         call = replace(call, caller=self._caller, trace=self._tracing.headers())
-        delivery = Delivery()
+        sent = SentAnswer()
         for run in range(1, _MOST_RUNS + 1):
             try:
-                async with aclosing(self._run(delivery.start_run(call))) as deltas:
+                async with aclosing(self._run(sent.start_run(call))) as deltas:
                     async for delta in deltas:
-                        if (fresh := delivery.unsent(delta)) is not None:
+                        if (fresh := sent.unsent(delta)) is not None:
                             yield fresh
                 return
             except _ReplicaLostError:
-                if delivery.finished:
+                if sent.finished:
                     # between its last word and the end of the call
                     return
                 # Else a request that kills its replica, as it would at the same place again, took them all down.
-                if run == _MOST_RUNS or (run > 1 and not delivery.advanced):
+                if run == _MOST_RUNS or (run > 1 and not sent.advanced):
                     raise
                 logger.warning("the replica of request %s died; another one goes on with it", call.request_id)
 

@@ -8,7 +8,7 @@ from fakes import EOS, FakeTokenizer
 from scripted_backend import CHAT, MODEL, STATS, ScriptedBackend, events_of, post
 
 from goose_ray.api.calls import Delta, GenerateCall, PromptInfo, ScoredToken, TokenScores
-from goose_ray.api.failover import Delivery
+from goose_ray.api.failover import SentAnswer
 from goose_ray.api.scoring import AnswerScores
 from goose_ray.engine.logprobs import TokenLogprobs
 from goose_ray.engine.sampling_params import SamplingParams
@@ -262,14 +262,14 @@ def test_a_prompt_is_scored_from_its_first_token_on_which_nothing_predicts() -> 
 
 
 def test_what_another_replica_says_again_is_left_out_of_the_scores_too() -> None:
-    delivery = Delivery()
+    sent = SentAnswer()
     parts = [_scores(place) for place in range(3)]
-    delivery.unsent(Delta(text="ab", token_ids=(1, 2), prompt=PromptInfo(1), scores=tuple(parts[:2])))
+    sent.unsent(Delta(text="ab", token_ids=(1, 2), prompt=PromptInfo(1), scores=tuple(parts[:2])))
     call = GenerateCall(
         request_id="r", prompt="a", sampling=SamplingParams(max_tokens=9, logprobs=1), clip_max_tokens=False
     )
     # Run again from its start: what was passed on has no scores elsewhere.
-    assert delivery.start_run(call) == call
-    fresh = delivery.unsent(Delta(text="abc", token_ids=(1, 2, 3), prompt=PromptInfo(1), scores=tuple(parts)))
+    assert sent.start_run(call) == call
+    fresh = sent.unsent(Delta(text="abc", token_ids=(1, 2, 3), prompt=PromptInfo(1), scores=tuple(parts)))
     assert fresh is not None
     assert (fresh.token_ids, fresh.scores) == ((3,), (parts[2],))
