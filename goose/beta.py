@@ -1,4 +1,7 @@
-"""The Beta distribution of a probability of which some trials are known, with its quantiles. Plain Python floats."""
+"""The Beta distribution of a probability of which some trials are known, with its quantiles. Plain Python floats.
+
+What `goose.posterior` answers with.
+"""
 
 import math
 from dataclasses import dataclass

@@ -3,6 +3,8 @@
 Reads the cumulative counters that are reported anyway, so nothing is added to a step. A count weighs half once its
 source has made `half_life` more attempts. The attempts between two readings are taken to have come evenly mixed: how
 often the counters are read then changes nothing but how soon a change is seen.
+
+For users of the library, as `goose.posterior` is; the cluster's tuning forgets by time, in sums of its own.
 """
 
 import math

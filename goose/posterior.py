@@ -4,6 +4,8 @@ Four levels, each the prior of the next: nothing known (Jeffreys), the source in
 and rank there; then one's own counts. A bucket that nobody has tried is thus worth what its source and depth are, and
 own experience overrules the cluster's once it is more than `max_prior_strength` attempts. Knows neither where the
 counts are from nor what is done with the probabilities.
+
+For users of the library: no policy asks it, `anisotropic` learns probabilities of its own (docs/calibration.md).
 """
 
 from bisect import bisect_right
