@@ -204,6 +204,22 @@ def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text
         (("http_options", "port"), "abc", "http_options.port: must be a number from 1 to 65535, not 'abc'"),
         (("http_options", "port"), 70000, "http_options.port: must be a number from 1 to 65535, not 70000"),
         (("http_options",), 8000, "http_options: must be a mapping, not 8000"),
+        (("http_options", "prot"), 8001, "http_options.prot: there is no such option; did you mean port?"),
+        (
+            ("applications", 0, "deployments", 0, "num_replica"),
+            2,
+            "deployments.GooseServer.num_replica: there is no such option; did you mean num_replicas?",
+        ),
+        (
+            ("applications", 0, "deployments", 0, "autoscaling_config", "max_replica"),
+            9,
+            "GooseServer.autoscaling_config.max_replica: there is no such option; did you mean max_replicas?",
+        ),
+        (
+            ("applications", 0, "deployments", 0, "ray_actor_options", "gpus"),
+            1,
+            "GooseServer.ray_actor_options.gpus: there is no such option; did you mean num_gpus?",
+        ),
         (("applications", 0, "args"), [1], "args: must be a mapping, not [1]"),
         (
             ("applications", 0, "deployments", 0, "name"),
@@ -263,6 +279,13 @@ def test_a_place_that_no_snapshot_can_be_in_is_refused_before_ray_starts(
         assert result.exit_code == 1
         assert f"aggregator_snapshot {place} cannot be" in result.stderr
     assert taken.read_text() == "mine"
+
+
+def test_deployments_are_for_their_own_machine_unless_told_otherwise() -> None:
+    files = sorted((Path(__file__).parents[3] / "deployments").glob("*.yaml"))
+    assert files
+    for file in files:
+        assert yaml.safe_load(file.read_text("utf-8"))["http_options"]["host"] == "127.0.0.1", file.name
 
 
 def test_a_deployment_s_name_in_a_model_s_place_is_told_where_it_belongs() -> None:
