@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from goose_ray.cli.deployment_options import check_options
 from goose_ray.config import GooseConfig
 from goose_ray.errors import ConfigError
 from goose_ray.scaling.policy import targets_of
@@ -82,6 +83,7 @@ class DeploymentFile:
                 raise ConfigError(
                     f"deployments: each must have as name {' or '.join(_DEPLOYMENTS)}, not {name!r}{hint}"
                 )
+        check_options(self._document.get("http_options") or {}, deployments)
 
     def _wrong(self, problem: str) -> ConfigError:
         return ConfigError(f"{self.path} is no Serve config with one application of {_BUILDER}: {problem}")
