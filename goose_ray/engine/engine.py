@@ -14,7 +14,6 @@ from goose.speculator import AUTOMATIC_NODES
 from goose.tree import TokenTree
 from goose_ray.config import EngineConfig
 from goose_ray.engine.batch import build_batch, row_counts
-from goose_ray.engine.delivery import Delivery
 from goose_ray.engine.draft_pace import DraftPlan
 from goose_ray.engine.drafting import BatchSpeculator, Drafting
 from goose_ray.engine.grammar import Grammar
@@ -29,12 +28,12 @@ from goose_ray.engine.scheduler import Schedule, Scheduler
 from goose_ray.engine.sequence import SequenceState
 from goose_ray.engine.stats import EngineStats, add_sources
 from goose_ray.engine.stats_recorder import StatsRecorder
-from goose_ray.engine.step import ModelRunner, ModelSpec, StepBatch, StepOutput
-from goose_ray.engine.step_commit import commit_step
+from goose_ray.engine.step import ModelRunner, ModelSpec, StepBatch
+from goose_ray.engine.step_commit import CommittedStep, commit_step
 from goose_ray.engine.step_cost import StepCost
 from goose_ray.engine.step_delivery import ABORTED, deliver_step
 from goose_ray.engine.tokenizer import Tokenizer
-from goose_ray.engine.trace import StepTrace, record_step
+from goose_ray.engine.trace import StepRecord, StepTrace, record_step
 from goose_ray.engine.tree_trace import TreeTrace
 from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedError
 
@@ -201,9 +200,21 @@ class Engine:
         batch = self._batch(schedule, trees, masks, plan)
         result = self._runner.execute(batch)
         deliveries = deliver_step(schedule.sequences, batch, result)
-        outputs = self._commit(schedule, batch, result, deliveries, plan)
+        committed = commit_step(schedule.sequences, batch, result, deliveries, self._memory)
+        committed_s = self._clock()
+        counts = self._drafting.observe(committed.outcomes, committed.harvest, at_once=plan.learns)
+        learn_s = self._clock() - committed_s
+        outputs = self._report(batch.step_id, committed, counts)
         step_s = self._clock() - started_s
-        self._record(batch, result, deliveries, drafted=plan.drafts, draft_s=draft_s, step_s=step_s)
+        num_committed = [0 if delivery is None else delivery.num_committed for delivery in deliveries]
+        predicted_s = self._cost.observe(
+            batch,
+            step_s=step_s,
+            speculation_s=draft_s + learn_s,
+            drafted=plan.drafts,
+            num_committed=sum(num_committed),
+        )
+        self._record(record_step(batch, result, num_committed, draft_s=draft_s, step_s=step_s, predicted_s=predicted_s))
         return outputs
 
     def _schedule(self) -> Schedule:
@@ -243,17 +254,11 @@ class Engine:
             token_masks=masks,
         )
 
-    def _commit(
-        self,
-        schedule: Schedule,
-        batch: StepBatch,
-        result: StepOutput,
-        deliveries: Sequence[Delivery | None],
-        plan: DraftPlan,
+    def _report(
+        self, step_id: int, committed: CommittedStep, counts: Sequence[Mapping[str, tuple[int, int]]]
     ) -> list[RequestOutput]:
-        committed = commit_step(schedule.sequences, batch, result, deliveries, self._memory)
-        counts = self._drafting.observe(committed.outcomes, committed.harvest, at_once=plan.learns)
-        self.tree_trace.observe(batch.step_id, committed.outcomes)
+        """`counts` are drafted and accepted tokens by source, for each outcome."""
+        self.tree_trace.observe(step_id, committed.outcomes)
         now_s = self._clock()
         outputs = []
         for (sequence, delivery), outcome, by_source in zip(
@@ -274,21 +279,7 @@ class Engine:
         del self._sequences[sequence.request_id]
         self._stats.record_finish(reason, seconds=self._clock() - sequence.arrived_s)
 
-    def _record(
-        self,
-        batch: StepBatch,
-        result: StepOutput,
-        deliveries: Sequence[Delivery | None],
-        *,
-        drafted: bool,
-        draft_s: float,
-        step_s: float,
-    ) -> None:
-        num_committed = [0 if delivery is None else delivery.num_committed for delivery in deliveries]
-        predicted_s = self._cost.observe(
-            batch, step_s=step_s, draft_s=draft_s, drafted=drafted, num_committed=sum(num_committed)
-        )
-        record = record_step(batch, result, num_committed, draft_s=draft_s, step_s=step_s, predicted_s=predicted_s)
+    def _record(self, record: StepRecord) -> None:
         self.trace.append(record)
         self._stats.record_step(record)
         if self._config.step_log:

@@ -17,8 +17,8 @@ __all__ = ["StepCost", "shape_of"]
 # Standard deviations by which a size that was not seen for long is taken to be cheaper, so that it is tried again.
 _OPTIMISM = 0.5
 _LEAST_SECONDS = 1e-6
-# How fast the time that drafting takes follows the last steps.
-_DRAFT_RATE = 0.1
+# How fast the time that looking for drafts takes follows the last steps.
+_SPECULATION_RATE = 0.1
 # Of the size of trees: how fast it is followed, how many times it room is kept for, and what it is taken for at first.
 _NODES_RATE, _NODES_MARGIN, _NODES_AT_FIRST = 0.05, 2.0, 4.0
 # A step of more rows than so many times those of its trees is one of prefill.
@@ -32,8 +32,8 @@ class StepCost:
     def __init__(self, model: CostModel | None) -> None:
         self._model = model
         self._pace = DraftPace()
-        # of looking for drafts, of late
-        self._draft_s = 0.0
+        # of looking for drafts and learning from them, of late
+        self._speculation_s = 0.0
         # nodes of a tree, anchor included, of late
         self._nodes = _NODES_AT_FIRST
 
@@ -78,13 +78,16 @@ class StepCost:
         if fixed.rows and num_trees:
             alone = self._model.predict(StepShape(num_trees, num_trees, in_context, in_context))
             seconds = np.maximum(seconds - seconds[num_trees] + np.float32(alone), np.float32(_LEAST_SECONDS))
-        return seconds + np.float32(self._draft_s)
+        return seconds + np.float32(self._speculation_s)
 
     def observe(
-        self, batch: StepBatch, *, step_s: float, draft_s: float, drafted: bool, num_committed: int
+        self, batch: StepBatch, *, step_s: float, speculation_s: float, drafted: bool, num_committed: int
     ) -> float | None:
-        """Learns what a step took, `draft_s` of it before there were trees, and what `drafted`, looking for drafts, was
-        worth; returns what the step had been predicted to take.
+        """Learns what a step took, `speculation_s` of it before there were trees and by learning from them, and what
+        `drafted`, looking for drafts, was worth; returns what the step had been predicted to take.
+
+        The forward is learned apart. Else a step without drafts, which has none of it, would be predicted from steps
+        with drafts to take longer than it does, and drafts seem cheap beside it.
         """
         if self._model is None:
             return None
@@ -98,15 +101,15 @@ class StepCost:
             if not drafted:
                 self._pace.rested(num_sequences=shape.sequences)
             else:
-                self._account(batch, shape, predicted, draft_s, num_committed)
+                self._account(batch, shape, predicted, speculation_s, num_committed)
         # Rows of a prefill have no logits, a third of a small model's work: steps of many of them would make trees look
         # cheap, and the surprise be laid on what is not known well, such as the price of a sequence.
         if shape.rows <= _MOST_PREFILL * sum(sizes):
-            self._model.observe(shape, step_s - draft_s)
-        return None if predicted is None else predicted + draft_s
+            self._model.observe(shape, step_s - speculation_s)
+        return None if predicted is None else predicted + speculation_s
 
     def _account(
-        self, batch: StepBatch, shape: StepShape, predicted: float, draft_s: float, num_committed: int
+        self, batch: StepBatch, shape: StepShape, predicted: float, speculation_s: float, num_committed: int
     ) -> None:
         """By what the step was predicted to take, not what it took: that has the noise of this step in it, and what was
         predicted, that of all steps so far. Prefill would have been the same without drafts.
@@ -119,16 +122,16 @@ class StepCost:
         plain = alone = self._model.predict(StepShape(len(trees), len(trees), context, context))
         num_drafts = sum(num_nodes for _, num_nodes in trees) - len(trees)
         if shape.rows == num_drafts + len(trees):
-            self._draft_s += _DRAFT_RATE * (draft_s - self._draft_s)
+            self._speculation_s += _SPECULATION_RATE * (speculation_s - self._speculation_s)
         else:
             attended = shape.attended - sum((num_nodes - 1) * num_context for num_context, num_nodes in trees)
             alone = self._model.predict(StepShape(shape.rows - num_drafts, shape.sequences, shape.context, attended))
             # What it began by starting requests is no part of looking for drafts.
-            draft_s = self._draft_s
+            speculation_s = self._speculation_s
         self._pace.drafted(
             num_sequences=len(trees),
             num_committed=num_committed,
-            seconds=plain + max(0.0, predicted - alone) + draft_s,
+            seconds=plain + max(0.0, predicted - alone) + speculation_s,
             plain_seconds=plain,
         )
 

@@ -23,7 +23,7 @@ _LONG, _SHORT, _MOST_SHORT = 256, 16, 16
 # Rows of one sequence, those that say most first: on a busy machine there may be no time for more.
 _ROWS = (1, 8, 64, 2, 16, 4, 32, 12, 3, 24, 6, 48)
 # Sequences of a short context, and nodes of each.
-_SHARED = ((1, 1), (1, 24), (16, 1), (1, 4), (4, 4), (16, 3))
+_SHARED = ((1, 1), (1, 24), (16, 1), (16, 2), (1, 4), (4, 4), (12, 2), (16, 3))
 _MOST_ROUNDS, _LEAST_BATCHES = 8, 3
 
 

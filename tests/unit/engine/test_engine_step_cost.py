@@ -150,7 +150,7 @@ def test_room_is_kept_for_twice_the_nodes_that_trees_have_lately() -> None:
         step_id=0, token_ids=rows, positions=rows, slots=rows, parents=rows, sequences=tuple(steps), harvest_k=0
     )
     for _ in range(200):
-        cost.observe(batch, step_s=0.1, draft_s=0.0, drafted=True, num_committed=2)
+        cost.observe(batch, step_s=0.1, speculation_s=0.0, drafted=True, num_committed=2)
     assert cost.nodes_per_tree == pytest.approx(8.0, rel=0.01)
     assert StepCost(None).nodes_per_tree is None
 
@@ -180,12 +180,33 @@ def test_drafts_beside_a_prefill_are_charged_with_what_they_add() -> None:
         for step in range(200):
             if not cost.plan.drafts:
                 return step
-            cost.observe(batch, step_s=seconds[44], draft_s=0.0, drafted=True, num_committed=num_committed)
+            cost.observe(batch, step_s=seconds[44], speculation_s=0.0, drafted=True, num_committed=num_committed)
         return 200
 
     # Three rows of 0.01 s in a plain step of 0.11: 0.27 plain steps, and six to lose.
     assert steps_until_rest(1) == pytest.approx(6.0 / 0.27, abs=3)
     assert steps_until_rest(2) == 200
+
+
+def test_the_time_to_learn_is_none_of_the_forwards() -> None:
+    machine = Machine([0.1 + 0.01 * rows for rows in range(65)])
+
+    class Slow(ScriptedSpeculator):
+        """Learns for as long as half a step takes."""
+
+        def observe(self, *args: object) -> list[dict[str, tuple[int, int]]]:
+            machine.now_s += 0.06
+            return super().observe(*args)  # type: ignore[arg-type]
+
+    cost = known(machine.seconds)
+    engine = machine.engine(Slow(MODEL, length=3, num_right=3), cost)
+    engine.add_request(make_request("a", (1, 2, 3), max_tokens=100, ignore_eos=True))
+    while engine.has_work:
+        engine.step()
+    assert engine.stats().num_draft_tokens > 50
+    assert cost.predict(StepShape(4, 1, 50, 200)) == pytest.approx(0.14, rel=0.05)
+    predicted = [record.predicted_s for record in engine.trace.last(10)]
+    assert predicted == pytest.approx([record.step_s for record in engine.trace.last(10)], rel=0.05)
 
 
 def test_the_shape_of_a_step() -> None:
