@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["MODEL", "Server"]
+__all__ = ["MODEL", "TIMEOUT_S", "Server"]
 
 MODEL = "smollm2-135m-instruct"
+# The machine may be busy with other things: whoever hangs is found out all the same.
+TIMEOUT_S = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Server:
         """By plain HTTP, to compare what clients make of it."""
         data = json.dumps({"model": MODEL, "temperature": 0, **body}).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
             parsed: dict[str, Any] = json.load(answer)
         return parsed
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clients.helpers import MODEL, Server
+from clients.helpers import MODEL, TIMEOUT_S, Server
 
 pytestmark = pytest.mark.usefixtures("isolated")
 
@@ -19,7 +19,7 @@ def events(server: Server, path: str, body: dict[str, Any]) -> list[dict[str, An
     """Of a stream, up to [DONE]."""
     data = json.dumps({"model": MODEL, **body}).encode()
     headers = {"Content-Type": "application/json", "Authorization": "Bearer none"}
-    with urllib.request.urlopen(urllib.request.Request(server.url + path, data, headers), timeout=120) as answer:
+    with urllib.request.urlopen(urllib.request.Request(server.url + path, data, headers), timeout=TIMEOUT_S) as answer:
         lines = [line.decode().strip() for line in answer if line.strip()]
     assert all(line.startswith("data: ") for line in lines)
     assert lines[-1] == "data: [DONE]"
@@ -46,8 +46,10 @@ def test_requests_as_vllm_bench_serve_sends_them(server: Server, path: str, prom
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
 def test_guidellm(server: Server, tmp_path: Path, path: str) -> None:
     report = tmp_path / "benchmarks.json"
+    # On a busy machine its own process may not get a turn within the five seconds that it allows for connecting.
+    backend = f"target={server.url},model={MODEL},request_format={path},timeout_connect={TIMEOUT_S}"
     options = {
-        "--backend": f"kind=openai_http,target={server.url},model={MODEL},request_format={path}",
+        "--backend": f"kind=openai_http,{backend}",
         "--profile": "kind=synchronous",
         "--constraint": "kind=max_requests,count=3",
         "--tokenizer": f"kind=huggingface_auto,model={server.model_directory}",

@@ -15,10 +15,9 @@ schemathesis = pytest.importorskip("schemathesis", reason="make clients")
 
 import hypothesis  # noqa: E402
 
-from clients.helpers import Server  # noqa: E402
+from clients.helpers import TIMEOUT_S, Server  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("isolated")
-_TIMEOUT_S = 300
 _TOKENS = 4
 _LIMITS = {
     "/v1/chat/completions": "max_completion_tokens",
@@ -68,7 +67,7 @@ def test_no_5xx_and_no_undocumented_status(server: Server, capsys: pytest.Captur
                 limit = _LIMITS.get(case.operation.path)
                 if limit is not None:
                     case.body.setdefault(limit, _TOKENS)
-            answer = case.call_and_validate(base_url=server.url, checks=checks, timeout=_TIMEOUT_S)
+            answer = case.call_and_validate(base_url=server.url, checks=checks, timeout=TIMEOUT_S)
             statuses[case.operation.label, answer.status_code] += 1
 
         answer_is_documented()
