@@ -65,6 +65,8 @@ def _findings(deployment: DeploymentFile, address: str | None) -> Iterator[Findi
     yield machine.check_port(deployment.host, deployment.port, joins_cluster=joins)
     yield machine.check_cache()
     yield machine.check_model(config)
+    if config.api_keys_file is not None and not joins:
+        yield machine.check_keys(config.api_keys_file)
     if config.aggregator_snapshot is not None:
         yield machine.check_snapshot(config.aggregator_snapshot)
     yield machine.check_memory(config)

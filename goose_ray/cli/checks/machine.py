@@ -12,7 +12,15 @@ from typing import Any
 from goose_ray.cli.checks.finding import Finding, Verdict
 from goose_ray.config import EMBEDDED_MODEL, GooseConfig, cache_dir
 
-__all__ = ["check_cache", "check_memory", "check_model", "check_port", "check_shared_memory", "check_snapshot"]
+__all__ = [
+    "check_cache",
+    "check_keys",
+    "check_memory",
+    "check_model",
+    "check_port",
+    "check_shared_memory",
+    "check_snapshot",
+]
 
 _PORT_TIMEOUT_S = 2.0
 # of the embedded model, with room to convert it
@@ -62,19 +70,33 @@ def check_cache() -> Finding:
 
 
 def check_model(config: GooseConfig) -> Finding:
-    from goose_ray.errors import ModelLoadError
-    from goose_ray.models.loader import find, require_name
+    from goose_ray.assembly import check_model_fits
+    from goose_ray.errors import ConfigError, ModelLoadError
+    from goose_ray.models.loader import find
 
     try:
-        require_name(config.model)
+        check_model_fits(config)
     except ModelLoadError as error:
         return Finding("model", Verdict.FAIL, str(error), "see `goose model pull --help`")
+    except ConfigError as error:
+        return Finding("model", Verdict.FAIL, str(error), "change the deployment, or take another model")
     directory = find(config.model)
     if directory is None:
         command = "goose model pull" + ("" if config.model == EMBEDDED_MODEL else f" {config.model}")
         remedy = f"{command}; else it is fetched when a server starts"
         return Finding("model", Verdict.WARN, f"{config.model} is not here yet", remedy)
     return Finding("model", Verdict.OK, f"{config.model} in {directory}")
+
+
+def check_keys(path: Path) -> Finding:
+    from goose_ray.api.auth.key_file import read_keys
+    from goose_ray.errors import ConfigError
+
+    try:
+        keys = read_keys(path)
+    except ConfigError as error:
+        return Finding("API keys", Verdict.FAIL, str(error), "`goose keys new` makes such a file")
+    return Finding("API keys", Verdict.OK, f"{len(keys)} in {path}")
 
 
 def check_snapshot(uri: str) -> Finding:

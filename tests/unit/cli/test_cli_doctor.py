@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from goose_ray.cli.checks import software
 from goose_ray.cli.checks.finding import Finding, Verdict, worst
-from goose_ray.cli.checks.machine import check_cache, check_memory, check_port, check_snapshot
+from goose_ray.cli.checks.machine import check_cache, check_keys, check_memory, check_model, check_port, check_snapshot
 from goose_ray.cli.checks.ray_cluster import check_ray, cluster_to_join
 from goose_ray.cli.main import main
 from goose_ray.config import EngineConfig, GooseConfig
@@ -198,3 +198,20 @@ def test_a_deployment_of_one_s_own_is_looked_at(tmp_path: Path, port: int) -> No
     assert found["model"]["verdict"] == "warn"
     assert "goose model pull someone/has-never-been-here" in found["model"]["remedy"]
     assert f"port {port}" in found
+
+
+def test_a_context_that_the_model_does_not_have_fails() -> None:
+    assert check_model(GooseConfig()).verdict is Verdict.OK
+    finding = check_model(GooseConfig(engine=EngineConfig(max_model_len=8193)))
+    assert finding.verdict is Verdict.FAIL
+    assert "engine.max_model_len must be at most 8192" in finding.found
+
+
+def test_api_keys_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "keys.jsonl"
+    missing = check_keys(file)
+    assert missing.verdict is Verdict.FAIL
+    assert str(file) in missing.found
+    made = CliRunner().invoke(main, ["keys", "new", "--file", str(file), "--name", "alice"])
+    assert made.exit_code == 0, made.output
+    assert check_keys(file) == Finding("API keys", Verdict.OK, f"1 in {file}")
