@@ -1,6 +1,7 @@
 """`goose bench simulate`: the aggregator and its tuning over a thousand simulated replicas under production traffic."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from goose_ray.cli.figures import rounded
 from goose_ray.cli.options import json_option
 
 if TYPE_CHECKING:
-    from goose_ray.bench.simulation.records import Simulation
+    from goose_ray.bench.simulation.records import Kind, Simulation
 
 __all__ = ["simulate"]
 
@@ -96,18 +97,11 @@ def simulate(
     goose bench simulate --code azure_code_2023.csv --chat mooncake_conversation.jsonl --recordings recordings --json
     """
     from goose_ray.bench.progress import progress
-    from goose_ray.bench.recordings import is_session, read_benchmarks, replies_of
-    from goose_ray.bench.simulation.records import Kind, ScalingPlan, SimulationPlan
+    from goose_ray.bench.simulation.records import ScalingPlan, SimulationPlan
     from goose_ray.bench.simulation.simulation import simulate as run
-    from goose_ray.bench.simulation.step_library import StepLibrary
-    from goose_ray.bench.simulation.traces import read_trace
 
-    benchmarks = [one for one in read_benchmarks([recordings], seed=seed) if not is_session(one.name)]
-    kinds = []
-    for name, trace, prefixes in (("code", code, code_replies), ("chat", chat, chat_replies)):
-        replies = replies_of(benchmarks, prefixes, f"--{name}-replies")
-        library = StepLibrary.record(replies, budget=budget, size=256, seed=seed, misjudged=misjudged)
-        kinds.append(Kind(name, read_trace(trace), library))
+    traffic = [("code", code, code_replies), ("chat", chat, chat_replies)]
+    kinds = _kinds(recordings, traffic, budget=budget, seed=seed, misjudged=misjudged)
     scaling = ScalingPlan(
         initial=initial,
         upscale_delay_s=upscale_delay,
@@ -135,6 +129,24 @@ def simulate(
 
         plot_simulation(found).savefig(out, dpi=110)
     click.echo(json.dumps(rounded(asdict(found), 4)) if as_json else _lines(found))
+
+
+def _kinds(
+    recordings: Path, traffic: Iterable[tuple[str, Path, tuple[str, ...]]], *, budget: int, seed: int, misjudged: float
+) -> list["Kind"]:
+    """Each of `traffic` has a name, a trace, and how the names of the benchmarks begin whose replies it writes."""
+    from goose_ray.bench.recordings import is_session, read_benchmarks, replies_of
+    from goose_ray.bench.simulation.records import Kind
+    from goose_ray.bench.simulation.step_library import StepLibrary
+    from goose_ray.bench.simulation.traces import read_trace
+
+    benchmarks = [one for one in read_benchmarks([recordings], seed=seed) if not is_session(one.name)]
+    kinds = []
+    for name, trace, prefixes in traffic:
+        replies = replies_of(benchmarks, prefixes, f"--{name}-replies")
+        library = StepLibrary.record(replies, budget=budget, size=256, seed=seed, misjudged=misjudged)
+        kinds.append(Kind(name, read_trace(trace), library))
+    return kinds
 
 
 def _lines(found: "Simulation") -> str:
