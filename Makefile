@@ -100,11 +100,11 @@ FAULTS ?= 200
 faults: $(STAMP)
 	FAULTS=$(FAULTS) OMP_NUM_THREADS=1 $(BIN)/pytest tests/chaos/test_faults.py
 
-# SOAK_MINUTES of mixed traffic, and how much each process grows. SOAK_CLIENTS at once; SOAK_MODEL=tiny: more requests in
-# the same time.
+# SOAK_MINUTES of mixed traffic behind some minutes that fill what has a limit, and how much each process grows.
+# SOAK_CLIENTS at once; SOAK_MODEL=tiny: more requests in the same time.
 SOAK_MINUTES ?= 20
 soak: $(STAMP)
-	SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/pytest tests/chaos/test_soak.py
+	MALLOC_MMAP_THRESHOLD_=1048576 SOAK_MINUTES=$(SOAK_MINUTES) $(BIN)/pytest tests/chaos/test_soak.py
 
 # The dashboard in a real browser, with pictures for docs/, and every query of Grafana's panels in a real Prometheus.
 CHROMIUM   ?= chromium-headless-shell

@@ -1,6 +1,8 @@
 """Minutes of mixed traffic: no status that nobody should see, and no process that grows.
 
-`make soak`: SOAK_MINUTES of it, SOAK_CLIENTS at once, with the embedded model, or SOAK_MODEL.
+`make soak`: SOAK_MINUTES of it, SOAK_CLIENTS at once, with the embedded model, or SOAK_MODEL. It has glibc give large
+pieces back at once (MALLOC_MMAP_THRESHOLD_): the logits of a step, 25 MB of them, else stay in a free list or not as it
+comes, and that is more than is looked for.
 """
 
 import asyncio
@@ -12,13 +14,13 @@ from pathlib import Path
 from random import Random
 
 import httpx
-import numpy as np
 import pytest
 from serve.application import serving
 from serve.helpers import eventually
 
 from chaos import processes
 from chaos.filling import fill
+from chaos.growth import slope
 from chaos.mixed_traffic import MixedTraffic
 from chaos.processes import Process
 
@@ -28,8 +30,6 @@ pytestmark = [
 ]
 
 _MOST_MB_PER_MINUTE = 1.0
-# Of the time: caches and pools of threads fill.
-_WARM_UP = 1 / 3
 _SAMPLE_EVERY_S = 2.0
 
 # seconds since the start, megabytes
@@ -55,13 +55,6 @@ async def soak(url: str, model: str, minutes: float, num_clients: int) -> tuple[
                     values.append((now, process.rss_mb()))
                 await asyncio.sleep(_SAMPLE_EVERY_S)
     return samples, sum((client.counts for client in clients), Counter())
-
-
-def slope(values: list[tuple[float, float]]) -> float:
-    """Megabytes a minute, by least squares, after the warm-up."""
-    seconds, megabytes = np.array(values).T
-    warm = seconds >= seconds[-1] * _WARM_UP
-    return float(np.polyfit(seconds[warm] / 60, megabytes[warm], 1)[0])
 
 
 def test_nothing_grows(
