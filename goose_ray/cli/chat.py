@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from goose_ray.cli.chat_client import ChatClient, Piece, Progress
+from goose_ray.cli.options import api_key_option
 from goose_ray.cli.status_line import StatusLine
 
 __all__ = ["chat"]
@@ -26,7 +27,7 @@ _HELP = "/new forgets the dialogue, /quit or Ctrl-D ends it; Ctrl-C stops an ans
     show_envvar=True,
     help="Address of the server, with or without /v1.",
 )
-@click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="Of a server that asks for one.")
+@api_key_option
 @click.option("--model", help="Name of the model; default: the server's first.")
 @click.option("--system", metavar="TEXT", help="System message.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="In an answer; default: what the context holds.")

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import click
 
@@ -116,6 +117,13 @@ def server_address(base_url: str) -> str:
     """Without the /v1 that OpenAI's clients want, and without a slash at its end. Raises BadParameter."""
     if not base_url.startswith(("http://", "https://")):
         raise click.BadParameter(f"must begin with http:// or https://, not {base_url!r}", param_hint="--base-url")
+    try:
+        parts = urlsplit(base_url)
+        is_address = bool(parts.hostname) and parts.port != 0 and base_url.isprintable() and " " not in base_url
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise click.BadParameter(f"must be as http://127.0.0.1:8000 is, not {base_url!r}", param_hint="--base-url")
     return base_url.rstrip("/").removesuffix("/v1")
 
 

@@ -14,6 +14,7 @@ __all__ = [
     "BUDGET",
     "CALIBRATION",
     "PromptOptions",
+    "api_key_option",
     "concurrencies_option",
     "concurrency_option",
     "cpu_time_option",
@@ -77,6 +78,22 @@ concurrency_option = click.option(
 )
 policy_budget_option = click.option(
     "--budget", default=EngineConfig().budget, show_default=True, type=BUDGET, help="Where a policy has none."
+)
+
+
+def _header_text(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not (value.isascii() and value.isprintable()):
+        # The key itself is a secret.
+        raise click.BadParameter("must be of printable ASCII characters, and is not: is there a line break in it?")
+    return value
+
+
+api_key_option = click.option(
+    "--api-key",
+    envvar="OPENAI_API_KEY",
+    show_envvar=True,
+    callback=_header_text,
+    help="Of a server that asks for one.",
 )
 
 

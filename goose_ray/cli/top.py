@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from goose_ray.cli.chat_client import server_address, unreachable
+from goose_ray.cli.options import api_key_option
 
 __all__ = ["top"]
 
@@ -29,7 +30,7 @@ _ALTERNATE_SCREEN, _USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l
 )
 # what it was called before
 @click.option("--url", hidden=True)
-@click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="Of a server that asks for one.")
+@api_key_option
 @click.option("--interval", default=2.0, show_default=True, type=click.FloatRange(min=0.2), help="Seconds.")
 @click.option("--once", is_flag=True, help="Print once and end.")
 @click.option("--no-color", is_flag=True, help="Letters alone.")

@@ -151,3 +151,22 @@ def test_an_address_must_be_one_of_the_web() -> None:
     result = CliRunner().invoke(main, ["top", "--base-url", "file:///etc/passwd", "--once"])
     assert result.exit_code != 0
     assert "must begin with http" in result.output
+
+
+@pytest.mark.parametrize(
+    "url", ["http://", "http://127.0.0.1:port", "http://127.0.0.1:99999", "http://[::1", "http://a b"]
+)
+@pytest.mark.parametrize("command", [("top", "--once", "--url"), ("chat", "hello", "--base-url")])
+def test_what_is_no_address_is_a_wrong_command_line(command: tuple[str, ...], url: str) -> None:
+    result = CliRunner().invoke(main, [*command, url])
+    assert result.exit_code == 2
+    assert f"not {url!r}" in result.stderr
+
+
+@pytest.mark.parametrize("command", [("top", "--once"), ("chat", "hello")])
+def test_what_no_header_can_hold_is_no_key_and_is_not_shown(command: tuple[str, ...]) -> None:
+    for key in ("sesame\n", "s\xe9same"):
+        result = CliRunner().invoke(main, [*command, "--api-key", key])
+        assert result.exit_code == 2
+        assert "--api-key" in result.stderr
+        assert "same" not in result.stderr
