@@ -1,5 +1,7 @@
 """How fast what a process holds grows, from samples of its memory."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 __all__ = ["slope"]
@@ -10,7 +12,7 @@ _WARM_UP = 1 / 3
 _WINDOW_S = 30.0
 
 
-def slope(samples: list[tuple[float, float]]) -> float:
+def slope(samples: Sequence[tuple[float, float]]) -> float:
     """Megabytes a minute, by least squares after the warm-up, of (seconds, megabytes); at least two windows of them."""
     seconds, megabytes = np.array(samples).T
     warm = seconds >= seconds[-1] * _WARM_UP
