@@ -56,11 +56,10 @@ def ray_address() -> Iterator[str]:
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (so spelt by Ray)
     # autoscaling hears of the load every ten seconds by default
     os.environ["RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S"] = "1"
-    # a proxy that has died is missed after ten seconds by default
-    os.environ["RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S"] = "1"
     # as `goose serve` has them where it starts Ray
     os.environ["RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS"] = "1"
     os.environ["RAY_SERVE_DEPLOYMENT_ACTOR_HEALTH_CHECK_PERIOD_S"] = "2"
+    os.environ["RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S"] = "1"
     context = ray.init(
         # never one that runs here already, or that RAY_ADDRESS names
         address="local",

@@ -31,6 +31,8 @@ CONTROLLER_SETTINGS = {
     "RAY_SERVE_FORCE_STOP_UNHEALTHY_REPLICAS": "1",
     # By default ten seconds go by before it is missed that the aggregator has died.
     "RAY_SERVE_DEPLOYMENT_ACTOR_HEALTH_CHECK_PERIOD_S": "2",
+    # A proxy that has died is replaced after three checks, and nobody else listens: for half a minute by default.
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
 }
 
 
