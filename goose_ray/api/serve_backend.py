@@ -121,6 +121,8 @@ class ServeBackend:
             return item.result()
         finally:
             item.cancel()
+            # Serve turns that into an error of its own, which asyncio logs if nobody hears of it.
+            item.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     async def encode(self, call: EncodeCall) -> Encoded:
         encoded: Encoded = await self._ask_one("encode", call)

@@ -1,6 +1,7 @@
 """Lost replicas, as the HTTP side hears of them: who goes on elsewhere, with what, and who is given up."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +16,7 @@ from ray.exceptions import (
     RayTaskError,
     WorkerCrashedError,
 )
+from ray.serve.exceptions import RequestCancelledError
 
 from goose_ray.api.calls import Delta, Failure, GenerateCall, PromptInfo
 from goose_ray.api.serve_backend import ServeBackend
@@ -98,6 +100,42 @@ class Aggregator:
         if self.is_gone:
             raise ActorDiedError
         return AcceptanceState(live_for_s=1.0).view(0.0)
+
+
+class Waiting(Handle):
+    """Its answers never begin; one that is cancelled ends as Serve's do."""
+
+    def remote(self, call: GenerateCall) -> "Waiting":  # type: ignore[override]
+        return self
+
+    def __aiter__(self) -> "Waiting":
+        return self
+
+    async def __anext__(self) -> Delta:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            raise RequestCancelledError("r") from None
+        raise AssertionError("nobody ends it")
+
+    def cancel(self) -> None:
+        self.num_cancelled += 1
+
+
+def test_who_hangs_up_before_the_answer_begins_leaves_nothing_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    handle = Waiting()
+
+    async def hang_up() -> None:
+        answer = asyncio.ensure_future(anext(ServeBackend(handle).generate(CALL)))
+        await asyncio.wait({answer}, timeout=0)
+        answer.cancel()
+        await asyncio.wait({answer})
+
+    asyncio.run(hang_up())
+    # asyncio tells of an error that nobody has heard of when the task goes
+    gc.collect()
+    assert handle.num_cancelled == 1
+    assert not caplog.text
 
 
 def test_an_aggregator_that_is_not_there_yet_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
