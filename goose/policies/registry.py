@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from goose.policies.anisotropic import AnisotropicPolicy
 from goose.policies.autoregressive import AutoregressivePolicy
 from goose.policies.balanced import BalancedPolicy
 from goose.policies.base import TreePolicy
@@ -20,15 +21,8 @@ __all__ = ["POLICIES", "PolicyBuilder", "calibrated"]
 PolicyBuilder = Callable[[SourceSet], TreePolicy]
 
 
-def _anisotropic(sources: SourceSet) -> TreePolicy:
-    # Imported on first use: with numba that takes a second, which no other policy should cost.
-    from goose.policies.anisotropic import AnisotropicPolicy
-
-    return AnisotropicPolicy(sources)
-
-
 POLICIES: dict[str, PolicyBuilder] = {
-    "anisotropic": _anisotropic,
+    "anisotropic": AnisotropicPolicy,
     "autoregressive": lambda sources: AutoregressivePolicy(),
     "balanced": BalancedPolicy,
     "chain": ChainPolicy,
