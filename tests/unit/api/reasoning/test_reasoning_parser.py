@@ -57,7 +57,7 @@ def test_begun_by_the_prompt(text: str, reasoning: str, content: str) -> None:
 pieces = st.lists(st.sampled_from(["<think>", "</think>", "<", "</", "think", ">", " ", "\n", "a", "é"]), max_size=12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(pieces, st.booleans())
 def test_no_cut_matters_and_nothing_but_white_space_and_marks_is_lost(parts: list[str], is_begun: bool) -> None:
     text = "".join(parts)
