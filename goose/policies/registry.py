@@ -1,8 +1,8 @@
 """The tree policies by name. One line a policy."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
+from goose.anisotropic.calibration_file import CalibrationFile
 from goose.policies.anisotropic import AnisotropicPolicy
 from goose.policies.autoregressive import AutoregressivePolicy
 from goose.policies.balanced import BalancedPolicy
@@ -13,13 +13,9 @@ from goose.policies.recycling import RecyclingPolicy
 from goose.policies.suffix import SuffixPolicy
 from goose.sources.registry import SourceSet
 
-if TYPE_CHECKING:
-    from goose.anisotropic.calibration_file import CalibrationFile
-
 __all__ = ["POLICIES", "PolicyBuilder", "calibrated"]
 
 PolicyBuilder = Callable[[SourceSet], TreePolicy]
-
 
 POLICIES: dict[str, PolicyBuilder] = {
     "anisotropic": AnisotropicPolicy,
@@ -32,12 +28,10 @@ POLICIES: dict[str, PolicyBuilder] = {
 }
 
 
-def calibrated(file: "CalibrationFile") -> Mapping[str, PolicyBuilder]:
+def calibrated(file: CalibrationFile) -> Mapping[str, PolicyBuilder]:
     """The policies, of which `anisotropic` starts from a calibration."""
 
     def build(sources: SourceSet) -> TreePolicy:
-        from goose.policies.anisotropic import AnisotropicPolicy
-
         return AnisotropicPolicy(sources, weights=file.weights, texts=file.texts)
 
     return {**POLICIES, "anisotropic": build}
