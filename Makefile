@@ -13,7 +13,7 @@ WORKERS ?= 2
 
 export RAY_USAGE_STATS_ENABLED := 0
 
-.PHONY: audit burst counters faults soak shards serve test lint bench exact equivalence slots ranks families telemetry clients clean
+.PHONY: audit burst counters faults sessions soak shards serve test lint bench exact equivalence slots ranks families telemetry clients clean
 
 $(SERVER) $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
@@ -85,6 +85,11 @@ families: $(STAMP)
 # A burst over HTTP: a second replica and back, nobody fails; and no replica while nobody asks. About four minutes.
 burst: $(STAMP)
 	GOOSE_BURST=1 $(BIN)/pytest tests/serve/test_burst.py
+
+# Conversations over HTTP by two replicas of a tiny model, under our router and under Ray Serve's: what each finds in its
+# cache, and how long requests wait. Twelve minutes on a busy machine.
+sessions: $(STAMP)
+	GOOSE_SESSIONS=1 $(BIN)/pytest -s tests/serve/test_sessions.py
 
 # Replicas whose reports are lost and doubled, three aggregators and a replica killed: counters exact at the end.
 # COUNTERS_REPLICAS: how many. About nine minutes with four.

@@ -1,10 +1,13 @@
 """Tiny random models of the supported families, made on the spot: seeded, fp32, with greedy output that varies."""
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma3TextConfig,
@@ -20,7 +23,10 @@ from transformers import (
     Qwen3Config,
 )
 
-__all__ = ["FAMILIES", "VOCAB_SIZE", "WINDOW", "tiny_model"]
+from goose_ray.config import EMBEDDED_MODEL
+from goose_ray.models.loader import resolve
+
+__all__ = ["FAMILIES", "VOCAB_SIZE", "WINDOW", "save_with_embedded_tokenizer", "tiny_model"]
 
 VOCAB_SIZE = 128
 # Of the families that have one: shorter than the sequences of the tests.
@@ -82,3 +88,13 @@ def tiny_model(family: str, *, seed: int = 0, **overrides: Any) -> PreTrainedMod
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.eval()
     return model
+
+
+def save_with_embedded_tokenizer(folder: Path, *, max_position_embeddings: int) -> None:
+    """A tiny model that can be served, with the embedded model's tokenizer and chat template."""
+    embedded = resolve(EMBEDDED_MODEL)
+    vocab_size = AutoConfig.from_pretrained(embedded).vocab_size
+    model = tiny_model("llama", vocab_size=vocab_size, max_position_embeddings=max_position_embeddings)
+    model.save_pretrained(folder)
+    for file in (*embedded.glob("*token*"), *embedded.glob("*.jinja")):
+        shutil.copy(file, folder)

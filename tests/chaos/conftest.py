@@ -1,19 +1,15 @@
 """Two replicas of a tiny model with the embedded model's tokenizer, whose limits a crowd exceeds."""
 
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from serve.application import serving
-from tiny_models import tiny_model
-from transformers import AutoConfig
+from tiny_models import save_with_embedded_tokenizer
 
 from chaos import processes
 from chaos.stage import Stage
-from goose_ray.config import EMBEDDED_MODEL
-from goose_ray.models.loader import resolve
 
 _REPLICAS = 2
 
@@ -27,11 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="package")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    embedded = resolve(EMBEDDED_MODEL)
-    vocab_size = AutoConfig.from_pretrained(embedded).vocab_size
-    tiny_model("llama", vocab_size=vocab_size, max_position_embeddings=1024).save_pretrained(folder)
-    for file in (*embedded.glob("*token*"), *embedded.glob("*.jinja")):
-        shutil.copy(file, folder)
+    save_with_embedded_tokenizer(folder, max_position_embeddings=1024)
     return folder
 
 
