@@ -28,11 +28,14 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
 
 
 def append_key(path: Path, key: ApiKey) -> None:
-    """Makes the file, for its owner alone, if there is none. Raises ConfigError if it is no file of keys."""
+    """Makes the file, for its owner alone, if there is none. Raises ConfigError if it is no file of keys, or if there
+    is no folder for it: a mistyped path would leave a key that no server reads.
+    """
     if path.exists():
         _parsed(path)
+    elif not path.parent.is_dir():
+        raise ConfigError(f"there is no folder {path.parent} for {path.name}: make it first (`mkdir -p {path.parent}`)")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, _OWNER_ALONE)
         with open(descriptor, "rb+") as file:
             line = key.model_dump_json(exclude_none=True).encode() + b"\n"

@@ -14,7 +14,7 @@ def run(*arguments: str) -> Result:
 
 
 def test_a_key_is_printed_once_and_works(tmp_path: Path) -> None:
-    path = str(tmp_path / "new" / "keys.jsonl")
+    path = str(tmp_path / "keys.jsonl")
     made = run("new", "--file", path, "--name", "alice", "--tokens-per-minute", "1000")
     assert made.exit_code == 0
     key = made.stdout.strip()
@@ -26,6 +26,14 @@ def test_a_key_is_printed_once_and_works(tmp_path: Path) -> None:
     assert "tokens_per_minute=1000" in listed.output
     assert key not in listed.output
     assert json.loads(run("list", "--file", path, "--json").stdout)["name"] == "alice"
+
+
+def test_a_folder_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:
+    folder = tmp_path / "mistyped" / "below"
+    refused = run("new", "--file", str(folder / "keys.jsonl"), "--name", "alice")
+    assert (refused.exit_code, refused.stdout, folder.parent.exists()) == (1, "", False)
+    assert f"there is no folder {folder} for keys.jsonl" in refused.stderr
+    assert f"mkdir -p {folder}" in refused.stderr
 
 
 def test_a_revoked_key_is_gone(tmp_path: Path) -> None:
