@@ -59,6 +59,7 @@ def device(
     from goose_ray.assembly import choose_device
     from goose_ray.bench.device.run import DeviceRun, DeviceSizes
     from goose_ray.bench.prompts import CALIBRATION_PROMPTS, read_prompt_files
+    from goose_ray.models.loader import resolve
 
     usual = DeviceSizes.of(choose_device(on).type)
     limit, contexts = limit or usual.limit, contexts or usual.contexts
@@ -73,6 +74,8 @@ def device(
         rounds=rounds or usual.rounds,
         on_stage=lambda stage: click.echo(stage, err=True),
     )
+    # before attention is measured, which takes minutes and needs no model
+    resolve(model)
     report = run.report()
     click.echo(json.dumps(report, indent=2) if as_json else "\n".join(_lines(report)))
     if not report["exact"]:

@@ -16,6 +16,7 @@ from goose_ray.assembly import ReplicaParts
 from goose_ray.bench.device.measures import attention_errors, forward_milliseconds
 from goose_ray.bench.device.run import DeviceRun
 from goose_ray.cli.bench import bench
+from goose_ray.cli.main import main
 from goose_ray.config import GooseConfig
 from goose_ray.engine.step import StepBatch
 from goose_ray.runner.backends import new_backend
@@ -61,6 +62,14 @@ def test_the_report_has_every_backend(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert report["speed"]["policies"] == ["autoregressive:1", "anisotropic:auto"]
     assert report["speed"]["equal"] is True
     assert report["speed"]["speedup"] > 0
+
+
+def test_a_model_that_there_is_not_is_told_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[DeviceRun] = []
+    monkeypatch.setattr(DeviceRun, "report", measured.append)
+    result = CliRunner().invoke(main, ["bench", "device", "--device", "cpu", "--model", "nonsense"])
+    assert (result.exit_code, result.stdout, measured) == (1, "", [])
+    assert result.stderr.startswith("Error: there is no model 'nonsense'")
 
 
 def test_the_cpu_is_asked_for_less(monkeypatch: pytest.MonkeyPatch) -> None:
