@@ -76,6 +76,8 @@ def read_recordings(paths: Sequence[Path]) -> list[tuple[Path, Recording]]:
         if not found:
             raise ConfigError(f"recordings: {path} holds no .npz file; `goose record --out {path}` writes some")
         files += found
+    for file in files:
+        _refuse_other_files(file)
     try:
         return [(file, Recording.load(file)) for file in dict.fromkeys(files)]
     except InvalidSnapshotError as error:
@@ -103,6 +105,21 @@ def replies_of(benchmarks: Sequence[Benchmark], prefixes: Sequence[str], option:
         names = ", ".join(one.name for one in benchmarks)
         raise ConfigError(f"{option}: no benchmark begins with {' or '.join(prefixes)}; there are: {names}")
     return found
+
+
+def _refuse_other_files(path: Path) -> None:
+    """Of what numpy takes for a pickle it would say how to load it all the same, which nobody should."""
+    try:
+        with path.open("rb") as file:
+            begins = file.read(6)
+    except OSError:
+        # who loads it says which
+        return
+    if not begins.startswith((b"PK", b"\x93NUMPY")):
+        raise ConfigError(
+            f"recordings: {path} is no .npz file. If it holds prompts, record a model's replies to them first: "
+            f"`goose record --prompts {path} --out FOLDER`"
+        )
 
 
 def _benchmark(name: str, recordings: Sequence[Recording], seed: int) -> Benchmark:

@@ -116,6 +116,14 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
         read_benchmarks([tmp_path / "one.npy"], seed=0)
 
 
+def test_prompts_in_place_of_recordings_are_told_from_them(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"id": "a", "prompt": "b"}\n')
+    with pytest.raises(ConfigError, match=r"prompts\.jsonl is no \.npz file.*`goose record --prompts ") as raised:
+        read_benchmarks([path], seed=0)
+    assert "pickle" not in str(raised.value)
+
+
 def test_an_empty_folder_says_how_to_fill_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"holds no \.npz file; `goose record --out"):
         read_benchmarks([tmp_path], seed=0)
