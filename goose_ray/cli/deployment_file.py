@@ -66,13 +66,15 @@ class DeploymentFile:
             raise self._wrong(f"its `applications` have {len(ours)} of them")
         self._document: dict[str, Any] = document
         self._application: dict[str, Any] = ours[0]
-        for part, name in ((document, "http_options"), (ours[0], "args")):
-            if not isinstance(part.get(name) or {}, dict):
-                raise ConfigError(f"{name}: must be a mapping, not {part[name]!r}")
+        _require_mapping(document, "http_options")
+        _require_mapping(ours[0], "args")
+        _require_mapping(ours[0].get("args") or {}, "engine")
         self._check_deployments()
 
     def _check_deployments(self) -> None:
-        deployments = self._application.get("deployments") or []
+        deployments = self._application.get("deployments")
+        if deployments is None:
+            deployments = []
         if not isinstance(deployments, list):
             raise ConfigError(f"deployments: must be a list, not {deployments!r}")
         for one in deployments:
@@ -83,6 +85,7 @@ class DeploymentFile:
                 raise ConfigError(
                     f"deployments: each must have as name {' or '.join(_DEPLOYMENTS)}, not {name!r}{hint}"
                 )
+            _require_mapping(one, "autoscaling_config")
         check_options(self._document.get("http_options") or {}, deployments)
 
     def _wrong(self, problem: str) -> ConfigError:
@@ -174,6 +177,12 @@ class DeploymentFile:
             of[name] = {}
         part: dict[str, Any] = of[name]
         return part
+
+
+def _require_mapping(of: Mapping[str, Any], name: str) -> None:
+    """Or nothing, as where all that stood below it is commented out. Raises ConfigError."""
+    if not isinstance(of.get(name), dict | None):
+        raise ConfigError(f"{name}: must be a mapping, not {of[name]!r}")
 
 
 def _find(name: str) -> Path:

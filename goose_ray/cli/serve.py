@@ -19,6 +19,10 @@ from goose_ray.errors import ConfigError
 __all__ = ["serve"]
 
 
+# More than one controller of Serve looks after; whoever writes more has mistyped.
+_MOST_REPLICAS = 10_000
+
+
 class _Replicas(click.ParamType[tuple[int, int]]):
     """A number from 1 on, or two as MIN:MAX."""
 
@@ -30,9 +34,15 @@ class _Replicas(click.ParamType[tuple[int, int]]):
         least, colon, most = str(value).partition(":")
         if not colon:
             most = least
-        if not (least.isdecimal() and most.isdecimal() and 1 <= int(least) <= int(most)):
+        try:
+            bounds = int(least), int(most)
+        except ValueError:
+            bounds = 0, 0
+        if not (least.isdecimal() and most.isdecimal() and 1 <= bounds[0] <= bounds[1]):
             self.fail(f"{value!r} is neither a number from 1 on nor two of them as MIN:MAX", param, ctx)
-        return int(least), int(most)
+        if bounds[1] > _MOST_REPLICAS:
+            self.fail(f"at most {_MOST_REPLICAS} replicas, not {most}", param, ctx)
+        return bounds
 
 
 @click.command()

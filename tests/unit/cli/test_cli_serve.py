@@ -145,9 +145,16 @@ def test_targets_of_autoscaling_that_cannot_be_are_named_before_serve_s_controll
     assert "autoscaling_config.policy.policy_kwargs: target_utilization must be above 0, not 0" in result.stderr
 
 
-@pytest.mark.parametrize("wrong", ["0", "x", "3:2", "1:", "-1"])
+@pytest.mark.parametrize("wrong", ["0", "x", "3:2", "1:", "-1", pytest.param("9" * 5000, id="of-5000-digits")])
 def test_other_numbers_of_replicas_are_a_wrong_command_line(wrong: str) -> None:
     assert serve(f"--replicas={wrong}", "--print-config").exit_code == 2
+
+
+@pytest.mark.parametrize("wrong", ["10001", "1:10001", "99999999999999999999"])
+def test_more_replicas_than_anybody_has_are_a_slip(wrong: str) -> None:
+    result = serve(f"--replicas={wrong}", "--print-config")
+    assert result.exit_code == 2
+    assert "at most 10000 replicas" in result.stderr
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "x", "1.5"])
@@ -221,6 +228,15 @@ def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text
             "GooseServer.ray_actor_options.gpus: there is no such option; did you mean num_gpus?",
         ),
         (("applications", 0, "args"), [1], "args: must be a mapping, not [1]"),
+        (("applications", 0, "args"), [], "args: must be a mapping, not []"),
+        (("applications", 0, "args", "engine"), [], "engine: must be a mapping, not []"),
+        (("http_options",), False, "http_options: must be a mapping, not False"),
+        (
+            ("applications", 0, "deployments", 0, "autoscaling_config"),
+            [],
+            "autoscaling_config: must be a mapping, not []",
+        ),
+        (("applications", 0, "deployments"), {}, "deployments: must be a list, not {}"),
         (
             ("applications", 0, "deployments", 0, "name"),
             "GoosServer",
