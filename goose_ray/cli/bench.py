@@ -18,6 +18,7 @@ from goose_ray.cli.bench_host import host
 from goose_ray.cli.bench_router import router
 from goose_ray.cli.bench_simulate import simulate
 from goose_ray.cli.bench_transformers import transformers
+from goose_ray.cli.finite import FiniteRange
 from goose_ray.cli.group import Group
 from goose_ray.cli.options import (
     BUDGET,
@@ -129,7 +130,9 @@ def tau(
 @click.option("--api-key", envvar="OPENAI_API_KEY", show_envvar=True, help="Of a server that asks for one.")
 @policies_option("autoregressive", "chain", "goose", "anisotropic")
 @concurrencies_option(1, 8)
-@click.option("--temperature", default=0.0, show_default=True, help="Above 0: check seeded sampling too.")
+@click.option(
+    "--temperature", default=0.0, show_default=True, type=FiniteRange(0, 2), help="Above 0: check seeded sampling too."
+)
 @click.option("--max-prompt-tokens", default=4096, show_default=True, help="Longer prompts are cut in the middle.")
 def exact(
     asked: PromptOptions,

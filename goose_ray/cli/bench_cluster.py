@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from goose_ray.cli.figures import rounded
+from goose_ray.cli.finite import FiniteRange
 from goose_ray.cli.options import json_option
 
 __all__ = ["cluster"]
@@ -16,7 +17,13 @@ __all__ = ["cluster"]
 
 @click.command()
 @click.option("--replicas", default=1000, show_default=True, type=click.IntRange(min=10), help="Simulated replicas.")
-@click.option("--period", default=2.0, show_default=True, help="Seconds between a replica's reports.")
+@click.option(
+    "--period",
+    default=2.0,
+    show_default=True,
+    type=FiniteRange(min=0, min_open=True),
+    help="Seconds between a replica's reports.",
+)
 @click.option("--periods", default=5, show_default=True, type=click.IntRange(min=1), help="Rounds of reports timed.")
 @click.option(
     "--recordings",
@@ -37,6 +44,7 @@ __all__ = ["cluster"]
     "--misjudged",
     default=0.0,
     show_default=True,
+    type=FiniteRange(-20, 20),
     help="Log-odds by which, in drift, weights take copies of a request's own text for likelier than they are.",
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Picture of tau after the change (.png, .svg).")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from goose_ray.cli.figures import rounded
+from goose_ray.cli.finite import FiniteRange
 from goose_ray.cli.options import BUDGET, cpu_time_option, json_option
 from goose_ray.config import EMBEDDED_MODEL, EngineConfig
 
@@ -33,7 +34,7 @@ __all__ = ["host"]
 @click.option("--nodes", default=60, show_default=True, type=click.IntRange(min=8), help="Nodes of a step, in all.")
 @click.option("--context", default=512, show_default=True, type=click.IntRange(min=2), help="Tokens of each prompt.")
 @click.option("--steps", default=100, show_default=True, type=click.IntRange(min=1), help="Steps measured.")
-@click.option("--temperature", default=0.0, show_default=True, help="Above 0: seeded sampling.")
+@click.option("--temperature", default=0.0, show_default=True, type=FiniteRange(0, 2), help="Above 0: seeded sampling.")
 @click.option("--threads", type=click.IntRange(min=1), help="CPU threads; default: the CPUs of this process.")
 @cpu_time_option
 @json_option

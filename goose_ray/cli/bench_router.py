@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from goose_ray.cli.figures import rounded
+from goose_ray.cli.finite import FiniteRange
 from goose_ray.cli.options import PromptOptions, prompt_options
 from goose_ray.config import EngineConfig
 
@@ -18,7 +19,13 @@ __all__ = ["router"]
 @click.option("--replicas", default=2, show_default=True, type=click.IntRange(min=1), help="Replicas of the model.")
 @click.option("--routers", default=1, show_default=True, type=click.IntRange(min=1), help="Ingress processes.")
 @click.option("--at-once", default=16, show_default=True, type=click.IntRange(min=1), help="Conversations at a time.")
-@click.option("--think", default=2.0, show_default=True, help="Mean seconds between a reply and the next turn.")
+@click.option(
+    "--think",
+    default=2.0,
+    show_default=True,
+    type=FiniteRange(min=0),
+    help="Mean seconds between a reply and the next turn.",
+)
 @click.option(
     "--max-ongoing", default=32, show_default=True, type=click.IntRange(min=1), help="Requests that a replica takes."
 )
@@ -37,8 +44,10 @@ __all__ = ["router"]
     help="KV slots of a replica.",
 )
 @click.option("--context", default=8192, show_default=True, type=click.IntRange(min=64), help="Longest prompt + reply.")
-@click.option("--forward-ms", default=60.0, show_default=True, help="Of a step, without its rows.")
-@click.option("--row-ms", default=2.8, show_default=True, help="Of each row of a step.")
+@click.option(
+    "--forward-ms", default=60.0, show_default=True, type=FiniteRange(min=0), help="Of a step, without its rows."
+)
+@click.option("--row-ms", default=2.8, show_default=True, type=FiniteRange(min=0), help="Of each row of a step.")
 @click.option("--seed", default=0, show_default=True, help="Of the order, the pauses and the routers' draws.")
 def router(
     asked: PromptOptions,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from goose_ray.cli.figures import rounded
+from goose_ray.cli.finite import FiniteRange
 from goose_ray.cli.options import json_option
 
 if TYPE_CHECKING:
@@ -34,29 +35,74 @@ _TRACE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--chat-replies", multiple=True, default=("mt_bench", "spec_bench"), show_default=True, help="The same.")
 @click.option("--replicas", default=1000, show_default=True, type=click.IntRange(min=10), help="Simulated replicas.")
 @click.option("--seconds", default=300, show_default=True, type=click.IntRange(min=20), help="Simulated time.")
-@click.option("--period", default=2.0, show_default=True, help="Seconds between a replica's reports.")
-@click.option("--load", default=0.6, show_default=True, help="Part of what the fleet can do that is asked of it.")
+@click.option(
+    "--period",
+    default=2.0,
+    show_default=True,
+    type=FiniteRange(min=0, min_open=True),
+    help="Seconds between a replica's reports.",
+)
+@click.option(
+    "--load",
+    default=0.6,
+    show_default=True,
+    type=FiniteRange(min=0, min_open=True),
+    help="Part of what the fleet can do that is asked of it.",
+)
 @click.option("--budget", default=16, show_default=True, type=click.IntRange(min=2), help="Nodes a sequence and step.")
-@click.option("--step-ms", default=25.0, show_default=True, help="Milliseconds of a step, however few rows it has.")
-@click.option("--row-ms", default=0.08, show_default=True, help="Milliseconds more for each row.")
-@click.option("--lost", default=0.3, show_default=True, help="Part of the reports lost, and part doubled.")
-@click.option("--killed", default=0.2, show_default=True, help="Part of the replicas killed at once.")
-@click.option("--start", default=30.0, show_default=True, help="Seconds until a killed replica is replaced.")
+@click.option(
+    "--step-ms",
+    default=25.0,
+    show_default=True,
+    type=FiniteRange(min=0, min_open=True),
+    help="Milliseconds of a step, however few rows it has.",
+)
+@click.option(
+    "--row-ms", default=0.08, show_default=True, type=FiniteRange(min=0), help="Milliseconds more for each row."
+)
+@click.option(
+    "--lost", default=0.3, show_default=True, type=FiniteRange(0, 1), help="Part of the reports lost, and part doubled."
+)
+@click.option(
+    "--killed", default=0.2, show_default=True, type=FiniteRange(0, 1), help="Part of the replicas killed at once."
+)
+@click.option(
+    "--start",
+    default=30.0,
+    show_default=True,
+    type=FiniteRange(min=0),
+    help="Seconds until a killed replica is replaced.",
+)
 @click.option(
     "--misjudged",
     default=0.0,
     show_default=True,
+    type=FiniteRange(-20, 20),
     help="Log-odds by which all replicas think copies of a request's own text too likely, until tuned.",
 )
 @click.option("--autoscale", is_flag=True, help="Let the autoscaling policy say how many replicas there are.")
 @click.option(
     "--target-ongoing",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     help="With --autoscale: Serve's own policy instead, aiming at so many requests a replica.",
 )
-@click.option("--initial", default=0.5, show_default=True, help="Part of the replicas that autoscaling begins with.")
-@click.option("--upscale-delay", default=5.0, show_default=True, help="Seconds that more must be wanted.")
-@click.option("--downscale-delay", default=120.0, show_default=True, help="Seconds that fewer must be wanted.")
+@click.option(
+    "--initial",
+    default=0.5,
+    show_default=True,
+    type=FiniteRange(0, 1),
+    help="Part of the replicas that autoscaling begins with.",
+)
+@click.option(
+    "--upscale-delay", default=5.0, show_default=True, type=FiniteRange(min=0), help="Seconds that more must be wanted."
+)
+@click.option(
+    "--downscale-delay",
+    default=120.0,
+    show_default=True,
+    type=FiniteRange(min=0),
+    help="Seconds that fewer must be wanted.",
+)
 @click.option("--seed", default=0, show_default=True, help="Of everything drawn.")
 @click.option("--out", type=click.Path(path_type=Path), help="Picture of tau, load and tuning over time (.png, .svg).")
 @json_option

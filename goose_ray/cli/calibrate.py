@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from goose_ray.cli.finite import FiniteRange
 from goose_ray.cli.many_values import ManyValuesCommand
 from goose_ray.cli.options import json_option
 from goose_ray.config import EMBEDDED_MODEL
@@ -37,7 +38,7 @@ __all__ = ["calibrate"]
     "--held-out",
     default=0.2,
     show_default=True,
-    type=click.FloatRange(0, 1, max_open=True),
+    type=FiniteRange(0, 1, max_open=True),
     help="Share of the replies that are not fitted but tell what the fit is worth.",
 )
 @click.option("--budget", default=16, show_default=True, type=click.IntRange(min=2), help="Nodes per step to fit at.")

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from goose_ray.cli.chat_client import ChatClient, Piece, Progress
+from goose_ray.cli.finite import FiniteRange
 from goose_ray.cli.options import api_key_option
 from goose_ray.cli.status_line import StatusLine
 
@@ -31,7 +32,7 @@ _HELP = "/new forgets the dialogue, /quit or Ctrl-D ends it; Ctrl-C stops an ans
 @click.option("--model", help="Name of the model; default: the server's first.")
 @click.option("--system", metavar="TEXT", help="System message.")
 @click.option("--max-tokens", type=click.IntRange(min=1), help="In an answer; default: what the context holds.")
-@click.option("--temperature", type=click.FloatRange(0, 2), help="0: greedy; default: the server's.")
+@click.option("--temperature", type=FiniteRange(0, 2), help="0: greedy; default: the server's.")
 @click.option("--seed", type=int, help="Makes sampling repeatable.")
 @click.option("--policy", help="Tree policy of these requests; answers are the same with any.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the answer, its counts and its speed.")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from goose.errors import InvalidSnapshotError
+from goose_ray.cli.finite import FiniteRange
 from goose_ray.cli.many_values import ManyValuesCommand
 from goose_ray.cli.options import json_option
 from goose_ray.errors import ConfigError
@@ -31,7 +32,7 @@ _PATH = click.Path(exists=True, path_type=Path)
 @click.option(
     "--nodes",
     multiple=True,
-    type=click.FloatRange(min=1),
+    type=FiniteRange(min=1),
     default=(16, 32, 60),
     show_default=True,
     help="Nodes to verify per step on average, anchor included.",

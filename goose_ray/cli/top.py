@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from goose_ray.cli.chat_client import server_address, unreachable
+from goose_ray.cli.finite import FiniteRange
 from goose_ray.cli.options import api_key_option
 
 __all__ = ["top"]
@@ -31,7 +32,7 @@ _ALTERNATE_SCREEN, _USUAL_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l
 # what it was called before
 @click.option("--url", hidden=True)
 @api_key_option
-@click.option("--interval", default=2.0, show_default=True, type=click.FloatRange(min=0.2), help="Seconds.")
+@click.option("--interval", default=2.0, show_default=True, type=FiniteRange(min=0.2), help="Seconds.")
 @click.option("--once", is_flag=True, help="Print once and end.")
 @click.option("--no-color", is_flag=True, help="Letters alone.")
 @click.option("--json", "as_json", is_flag=True, help="Print what the server says, one JSON object a time.")
