@@ -22,6 +22,7 @@ from goose.policies.autoregressive import AutoregressivePolicy
 from goose_ray.api.backend import ReplicaSteps
 from goose_ray.api.callers import Callers
 from goose_ray.api.calls import DecodeCall, Delta, EncodeCall, Encoded, Failure, GenerateCall
+from goose_ray.api.context import nodes_of_auto
 from goose_ray.api.engine_calls import EngineCalls, as_data
 from goose_ray.api.serve_logging import log_through_serve
 from goose_ray.assembly import build_engine
@@ -71,6 +72,7 @@ class GooseServer:
             self._engine,
             tool_parser=config.tool_parser,
             reasoning_parser=config.reasoning_parser,
+            nodes_of_auto=nodes_of_auto(config.engine),
             tracing=self._tracing,
         )
         self._engine.start()

@@ -34,10 +34,10 @@ T = TypeVar("T")
 class _EngineBackend:
     """As one replica and the aggregator would answer."""
 
-    def __init__(self, loop: EngineLoop, tracing: Tracing) -> None:
+    def __init__(self, loop: EngineLoop, tracing: Tracing, nodes_of_auto: int | None) -> None:
         self._loop = loop
         self._tracing = tracing
-        self._calls = EngineCalls(loop, tracing=tracing)
+        self._calls = EngineCalls(loop, tracing=tracing, nodes_of_auto=nodes_of_auto)
         self._incarnation = Incarnation("r1", 1000.0, "life-1")
         self._telemetry = ReplicaTelemetry(loop, self._incarnation, model=MODEL)
 
@@ -106,10 +106,10 @@ class Http(httpx.AsyncClient):
 class EngineApp:
     """To be used within `serving`."""
 
-    def __init__(self, engine: Engine, tracing: Tracing | None = None) -> None:
+    def __init__(self, engine: Engine, tracing: Tracing | None = None, *, nodes_of_auto: int | None = None) -> None:
         self.engine = engine
         self.loop = EngineLoop(engine)
-        self._backend = _EngineBackend(self.loop, tracing or Tracing())
+        self._backend = _EngineBackend(self.loop, tracing or Tracing(), nodes_of_auto)
         limits = HttpLimits(
             max_body_bytes=200_000,
             body_timeout_s=60,
@@ -121,8 +121,10 @@ class EngineApp:
 
     @classmethod
     @contextmanager
-    def serving(cls, engine: Engine, tracing: Tracing | None = None) -> "Iterator[EngineApp]":
-        app = cls(engine, tracing)
+    def serving(
+        cls, engine: Engine, tracing: Tracing | None = None, *, nodes_of_auto: int | None = None
+    ) -> "Iterator[EngineApp]":
+        app = cls(engine, tracing, nodes_of_auto=nodes_of_auto)
         app.loop.start()
         try:
             yield app

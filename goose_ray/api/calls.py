@@ -58,8 +58,8 @@ class GenerateCall:
     # the request field that `sampling.max_tokens` came in
     max_tokens_param: str = "max_tokens"
     policy: str | None = None
-    # nodes verified a step, anchor included; None: the deployment's
-    budget: int | None = None
+    # nodes verified a step, anchor included; auto: as a deployment's `auto`; None: the deployment's
+    budget: int | Literal["auto"] | None = None
     cache_salt: str | None = None
     # lower comes first
     priority: int = 0

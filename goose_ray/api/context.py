@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from goose.speculator import AUTOMATIC_NODES
 from goose_ray.api.calls import GenerateCall
+from goose_ray.config import EngineConfig
 from goose_ray.engine.sampling_params import SamplingParams
 from goose_ray.errors import InvalidRequestError
 
-__all__ = ["fit_to_context", "refuse_too_large_budgets", "refuse_too_many_ids"]
+__all__ = ["fit_to_context", "nodes_of_auto", "refuse_too_large_budgets", "refuse_too_many_ids"]
 
 
 def refuse_too_many_ids(calls: Sequence[GenerateCall], kv_cache_tokens: int) -> None:
@@ -25,10 +27,18 @@ def refuse_too_many_ids(calls: Sequence[GenerateCall], kv_cache_tokens: int) -> 
 def refuse_too_large_budgets(calls: Sequence[GenerateCall], max_budget: int) -> None:
     """Raises InvalidRequestError: a policy takes room for its nodes before it knows how many a step has."""
     for call in calls:
-        if call.budget is not None and call.budget > max_budget:
+        if isinstance(call.budget, int) and call.budget > max_budget:
             raise InvalidRequestError(
                 f"goose.budget must be at most {max_budget} here, not {call.budget}", "goose.budget"
             )
+
+
+def nodes_of_auto(config: EngineConfig) -> int | None:
+    """What a call's budget `auto` stands for; None: the engine's own budget.
+
+    An engine with a budget in numbers measures no durations, without which an automatic one is a number too.
+    """
+    return None if config.budget == "auto" else min(AUTOMATIC_NODES, config.max_batch_rows)
 
 
 def fit_to_context(call: GenerateCall, num_prompt_tokens: int, context_length: int) -> SamplingParams:

@@ -38,8 +38,8 @@ _Answer = TypeVar("_Answer")
 class EngineCalls:
     """The loop must be started before a call is answered, and is not stopped here.
 
-    `tool_parser` and `reasoning_parser` are the configuration's. Raises ConfigError if the former does not fit the
-    model.
+    `tool_parser` and `reasoning_parser` are the configuration's. `nodes_of_auto` is what a call's budget `auto` stands
+    for, None the engine's own budget. Raises ConfigError if the tool parser does not fit the model.
     """
 
     def __init__(
@@ -48,9 +48,11 @@ class EngineCalls:
         *,
         tool_parser: str = "auto",
         reasoning_parser: str = "auto",
+        nodes_of_auto: int | None = None,
         tracing: Tracing | None = None,
     ) -> None:
         self._engine = engine
+        self._nodes_of_auto = nodes_of_auto
         self._tracing = tracing or Tracing()
         self._tools = ToolPrompts(engine.tokenizer, tool_parser)
         self._reasoning = ReasoningPrompts(engine.tokenizer, reasoning_parser)
@@ -104,7 +106,7 @@ class EngineCalls:
             sampling=sampling,
             committed_ids=call.committed_ids,
             policy=call.policy,
-            budget=call.budget,
+            budget=self._nodes_of_auto if call.budget == "auto" else call.budget,
             cache_salt=call.cache_salt,
             priority=call.priority,
             shown_token_ids=shown,

@@ -6,12 +6,13 @@ Those of OpenAI and vLLM that we know and do not serve stand in `known_fields`; 
 import math
 import secrets
 from dataclasses import replace
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from goose.policies.autoregressive import AutoregressivePolicy
+from goose.speculator import AUTOMATIC_NODES
 from goose_ray.api.calls import GenerateCall
 from goose_ray.api.known_fields import KnownFields
 from goose_ray.api.structured_fields import StructuredFields
@@ -66,10 +67,19 @@ class GooseOptions(WireModel):
     """Per-request choices that never change the output, only how it is drafted."""
 
     policy: str | None = Field(default=None, description="Tree policy; default: the deployment's.")
-    budget: Annotated[int, Field(ge=1)] | None = Field(
-        default=None, description="Nodes verified a step, anchor included; default: the deployment's."
+    budget: Annotated[int, Field(ge=1)] | Literal["auto"] | None = Field(
+        default=None,
+        description="Nodes verified a step, anchor included; auto: in each step as many as give the most tokens a "
+        f"second, or {AUTOMATIC_NODES} where the deployment's budget is a number; default: the deployment's.",
     )
     enabled: bool | None = Field(default=None, description="False: plain decoding, one token a step.")
+
+    @field_validator("budget", mode="before")
+    @classmethod
+    def _nodes_or_auto(cls, value: Any) -> Any:
+        if value in (None, "auto") or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+            return value
+        raise PydanticCustomError("budget", 'Input should be a number of nodes from 1 on or "auto"')
 
     @model_validator(mode="after")
     def _what_is_off_has_no_shape(self) -> Self:
@@ -174,7 +184,7 @@ class SamplingFields(StructuredFields, KnownFields):
         return AutoregressivePolicy.name if self.goose.enabled is False else self.goose.policy
 
     @property
-    def budget(self) -> int | None:
+    def budget(self) -> int | Literal["auto"] | None:
         return self.goose.budget if self.goose is not None else None
 
     def choices_of(self, call: GenerateCall) -> list[GenerateCall]:

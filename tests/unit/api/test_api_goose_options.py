@@ -1,14 +1,16 @@
 """`goose: {policy, budget, enabled}` of a request, over a real engine and real policies: speed, never the answer."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from engine_app import EngineApp, Http
 from fakes import looping_model
 from scripted_engine import modelled
 
-from goose.speculator import Speculator
+from goose.speculator import AUTOMATIC_NODES, Speculator
+from goose_ray.api.context import nodes_of_auto
+from goose_ray.config import EngineConfig
 
 PATH = "/v1/completions"
 BODY: dict[str, Any] = {
@@ -47,6 +49,26 @@ def test_a_smaller_budget_than_the_deployments_drafts_less_and_a_larger_one_more
     assert drafted[0] > drafted[1] > drafted[2]
 
 
+def test_auto_is_the_deployments_where_that_is_automatic(app: EngineApp) -> None:
+    assert answer(app, budget="auto") == answer(app)
+    assert answer(app, budget="auto", policy="suffix") == answer(app, policy="suffix")
+
+
+def test_auto_is_a_number_where_the_deployments_is_one() -> None:
+    speculator = Speculator(policy="chain", budget=2)
+    with EngineApp.serving(modelled(looping_model(256), speculator), nodes_of_auto=20) as app:
+        automatic = answer(app, budget="auto")
+        assert automatic == answer(app, budget=20)
+        assert automatic[1]["steps"] < answer(app)[1]["steps"]
+
+
+@pytest.mark.parametrize(
+    ("budget", "max_batch_rows", "nodes"), [("auto", 512, None), (16, 512, AUTOMATIC_NODES), (16, 32, 32)]
+)
+def test_what_auto_stands_for(budget: int | Literal["auto"], max_batch_rows: int, nodes: int | None) -> None:
+    assert nodes_of_auto(EngineConfig(budget=budget, max_batch_rows=max_batch_rows)) == nodes
+
+
 def test_what_is_not_enabled_is_decoded_one_token_a_step(app: EngineApp) -> None:
     _, stats = answer(app, enabled=False)
     assert (stats["drafted"], stats["tau"]) == (0, 1.0)
@@ -59,7 +81,11 @@ def test_what_is_not_enabled_is_decoded_one_token_a_step(app: EngineApp) -> None
         ({"budget": 0}, "goose.budget"),
         ({"budget": 65}, "goose.budget"),
         ({"budget": 2**70}, "goose.budget"),
-        ({"budget": "auto"}, "goose.budget"),
+        ({"budget": True}, "goose.budget"),
+        ({"budget": 8.0}, "goose.budget"),
+        ({"budget": "8"}, "goose.budget"),
+        ({"budget": "automatic"}, "goose.budget"),
+        ({"budget": ["auto"]}, "goose.budget"),
         ({"policy": "swan"}, "goose.policy"),
         ({"policy": "chain", "enabled": False}, "goose.policy"),
         ({"enabled": 1}, "goose.enabled"),

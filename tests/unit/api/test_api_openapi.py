@@ -43,6 +43,12 @@ def test_every_route_stands_in_it_and_no_other(document: Any) -> None:
     assert served == described
 
 
+def test_a_budget_is_a_number_or_auto(document: Any) -> None:
+    number, auto, absent = document["components"]["schemas"]["GooseOptions"]["properties"]["budget"]["anyOf"]
+    assert (number["type"], number["minimum"]) == ("integer", 1)
+    assert (auto["const"], absent["type"]) == ("auto", "null")
+
+
 @pytest.mark.parametrize(
     ("path", "model"),
     [
