@@ -120,6 +120,11 @@ def _vllm(
     options: dict[str, Any],
 ) -> list[StructuredOutput]:
     wanted = []
+    if regex is not None and (len(regex) - len(regex.rstrip("\\"))) % 2:
+        # the compiler would take what it puts behind for the escaped character, and find that nothing matches
+        raise InvalidRequestError(
+            f"{prefix}regex is no valid regex: the backslash at its end escapes nothing", f"{prefix}regex"
+        )
     if json_ is not None:
         wanted.append(_of_json(json_, f"{prefix}json", options))
     texts: tuple[tuple[StructuredKind, str | None], ...] = (("regex", regex), ("grammar", grammar))

@@ -132,3 +132,17 @@ def test_what_is_wrong_is_refused_by_field(fields: dict[str, Any], param: str) -
         of_completion(**fields)
     assert refused.value.param == param
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("prefix", ["structured_outputs.", "guided_"])
+def test_a_backslash_at_the_end_of_an_expression_is_malformed(prefix: str) -> None:
+    def read(regex: str) -> StructuredOutput | None:
+        fields = {"structured_outputs": {"regex": regex}} if prefix.endswith(".") else {"guided_regex": regex}
+        return of_completion(**fields)
+
+    for regex in ("\\", "a\\", "\\\\\\"):
+        with pytest.raises(InvalidRequestError, match="is no valid regex: the backslash at its end") as refused:
+            read(regex)
+        assert refused.value.param == f"{prefix}regex"
+    for regex in ("\\\\", "\\d", "a\\\\"):
+        assert read(regex) == StructuredOutput("regex", regex, f"{prefix}regex")
