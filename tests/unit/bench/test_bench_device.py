@@ -66,7 +66,7 @@ def test_the_report_has_every_backend(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 def test_a_model_that_there_is_not_is_told_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[DeviceRun] = []
-    monkeypatch.setattr(DeviceRun, "report", measured.append)
+    monkeypatch.setattr(DeviceRun, "report", lambda run: measured.append(run))
     result = CliRunner().invoke(main, ["bench", "device", "--device", "cpu", "--model", "nonsense"])
     assert (result.exit_code, result.stdout, measured) == (1, "", [])
     assert result.stderr.startswith("Error: there is no model 'nonsense'")
