@@ -111,7 +111,8 @@ class TimeBudget:
     """
 
     def __init__(self) -> None:
-        self._tokens_per_second = 0.0
+        # what the last step should have come to, 0 before there was one
+        self.tokens_per_second = 0.0
         # accepted tokens of the last steps, as expected and as they came
         self._expected = self._accepted = _TRUST_TOKENS
 
@@ -132,7 +133,7 @@ class TimeBudget:
         is suddenly hard makes it worth less.
         """
         plain = num_sequences / float(step_seconds[min(num_sequences, len(step_seconds) - 1)])
-        worth = least_worth(step_seconds, num_sequences, max(plain, self._tokens_per_second / 2))
+        worth = least_worth(step_seconds, num_sequences, max(plain, self.tokens_per_second / 2))
         ones = np.ones(num_sequences, dtype=np.int64)
         largest = max(2, _largest(num_sequences, max_nodes))
         return TreeLimits(
@@ -144,7 +145,7 @@ class TimeBudget:
 
     def observe(self, tokens: float, seconds: float) -> None:
         """What the step that was decided on should commit, and how long it should take."""
-        self._tokens_per_second = tokens / seconds
+        self.tokens_per_second = tokens / seconds
 
 
 def _largest(num_sequences: int, max_nodes: int) -> int:

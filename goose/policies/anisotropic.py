@@ -138,7 +138,14 @@ class AnisotropicPolicy:
             self._nodes.observe(limits.of(~is_timed), sizes[~is_timed])
         if step_seconds is not None and is_timed.any():
             trust = self._time.trust
-            cut = cut_trees(trees, is_timed, step_seconds, max_nodes, trust=trust)
+            cut = cut_trees(
+                trees,
+                is_timed,
+                step_seconds,
+                max_nodes,
+                trust=trust,
+                tokens_per_second=self._time.tokens_per_second,
+            )
             self._time.observe(cut.tokens, cut.seconds)
             self._expected = (cut.tokens - len(trees)) / trust
             trees = cut.trees
