@@ -97,6 +97,10 @@ async def settled(http: Http) -> None:
     busy = ("vllm:num_requests_running", "vllm:num_requests_waiting", "goose_kv_slots_used")
     while sum(value for name, value in (await http.metrics()).items() if name.startswith(busy)):
         await asyncio.sleep(0.001)
+    # An asynchronous generator that is found to be garbage is closed by the event loop, a little later.
+    for _ in range(3):
+        gc.collect()
+        await asyncio.sleep(0)
 
 
 async def refused(http: Http, random: Random) -> int:
