@@ -86,7 +86,7 @@ class DeploymentFile:
                     f"deployments: each must have as name {' or '.join(_DEPLOYMENTS)}, not {name!r}{hint}"
                 )
             _require_mapping(one, "autoscaling_config")
-        check_options(self._document.get("http_options") or {}, deployments)
+        check_options(self._document, self._application)
 
     def _wrong(self, problem: str) -> ConfigError:
         return ConfigError(f"{self.path} is no Serve config with one application of {_BUILDER}: {problem}")

@@ -211,6 +211,12 @@ def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text
         (("http_options", "port"), "abc", "http_options.port: must be a number from 1 to 65535, not 'abc'"),
         (("http_options", "port"), 70000, "http_options.port: must be a number from 1 to 65535, not 70000"),
         (("http_options",), 8000, "http_options: must be a mapping, not 8000"),
+        (("proxy_locaton",), "HeadOnly", "Error: proxy_locaton: there is no such option; did you mean proxy_location?"),
+        (
+            ("applications", 0, "route_prefx"),
+            "/llm",
+            "applications.route_prefx: there is no such option; did you mean route_prefix?",
+        ),
         (("http_options", "prot"), 8001, "http_options.prot: there is no such option; did you mean port?"),
         (
             ("applications", 0, "deployments", 0, "num_replica"),
