@@ -119,7 +119,8 @@ class GoosePolicy:
                 state.spine_accept_ema = alpha * rate + (1 - alpha) * state.spine_accept_ema
 
     def _tree(self, query: TreeQuery) -> TokenTree:
-        if query.max_depth < 1:
+        # A budget of one asks for plain decoding.
+        if query.max_depth < 1 or self._states[query.request_id].budget == 1:
             return TokenTree.anchor_only(query.anchor_id)
         return self.tree(query.request_id).within(query.max_depth)
 

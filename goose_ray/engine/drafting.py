@@ -173,9 +173,11 @@ class Drafting:
                     told.append(i)
         try:
             known = [outcomes[i] for i in told]
-            if self._rested and at_once:
+            if self._rested:
+                # A tree at rest may hold what a grammar forces: it is told of at once, behind what was kept.
                 known = [self._rested.joined(outcome) for outcome in known]
-                self._tell(self._rested.take_all())
+                if at_once:
+                    self._tell(self._rested.take_all())
             if known or harvest is not None:
                 for i, by_source in zip(told, self._speculator.observe(known, harvest), strict=True):
                     counts[i] = by_source

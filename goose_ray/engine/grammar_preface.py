@@ -14,7 +14,7 @@ __all__ = ["behind"]
 
 # Models go on with a line or two after the mark; more than these might be all that they write.
 _LARK = """\
-start: {start} GAP @shape
+start: {start} @shape
 GAP: /[ \\t\\r\\n]{{0,8}}/
 """
 _UP_TO_TEXT = "text[suffix={end}]: /(?s:.*)/\n"
@@ -27,9 +27,9 @@ def behind(preface: Preface, source: str, tokenizer: LLTokenizer) -> str:
     text = _UP_TO_TEXT.format(end=json.dumps(preface.end)) if end is None else _UP_TO_TOKEN.format(end=end)
     if preface.begin:
         begin = _token(preface.begin, tokenizer) or json.dumps(preface.begin)
-        start = f"(GAP {begin} text)?"
+        start = f"(GAP {begin} text GAP)?"
     else:
-        start = "text"
+        start = "text GAP"
     shape, *others = _grammars(source)
     lark = _LARK.format(start=start) + text
     return json.dumps({"grammars": [{"lark_grammar": lark}, {**shape, "name": "shape"}, *others]})

@@ -65,7 +65,8 @@ class ReasoningItem(WireModel):
     """What the model thought before the item that follows."""
 
     type: Literal["reasoning"]
-    content: Annotated[list[ReasoningText], Field(fail_fast=True, min_length=1)]
+    # servers that keep it to themselves give none
+    content: Annotated[list[ReasoningText], Field(fail_fast=True)] | None = None
 
     id: str | None = None
     status: str | None = None
@@ -132,8 +133,9 @@ def as_messages(items: Sequence[InputItem]) -> list[tuple[ChatMessage, int]]:
             else:
                 messages.append((ChatMessage(role=item.role, content=item.content), index))
         elif isinstance(item, ReasoningItem):
-            thought = "".join(part.text for part in item.content)
-            messages.append((ChatMessage(role="assistant", reasoning=thought), index))
+            if item.content:
+                thought = "".join(part.text for part in item.content)
+                messages.append((ChatMessage(role="assistant", reasoning=thought), index))
         elif isinstance(item, FunctionOutputItem):
             messages.append((ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id), index))
         else:

@@ -161,6 +161,8 @@ class ResponsesRequest(WireModel):
                 "previous_response_id",
                 "unsupported_parameter",
             )
+        if not as_messages(self.input):
+            raise InvalidRequestError("input: there is nothing to answer; add a message", "input")
         chosen = self.tool_choice
         if isinstance(chosen, NamedTool):
             function = FunctionName(name=chosen.name)

@@ -183,7 +183,8 @@ class TestRequest:
             ({"temperature": 3}, "temperature"),
             ({"input": 3}, "input"),
             ({"input": []}, "input"),
-            ({"input": [{"type": "reasoning", "summary": []}]}, "input[0].content"),
+            ({"input": [{"type": "reasoning", "content": [{"type": "text"}]}]}, "input[0].content[0].type"),
+            ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
             ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content"),
             (
                 {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"}]},

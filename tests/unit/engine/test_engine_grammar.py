@@ -153,6 +153,14 @@ def test_a_preface_that_may_come_need_not(compiler: GrammarCompiler) -> None:
     assert state.place is Place.COMPLETE
 
 
+def test_white_space_is_no_answer_s_beginning_unless_a_preface_follows(compiler: GrammarCompiler) -> None:
+    state = GrammarState(compiler.compile(replace(_SHAPES[0], preface=Preface("<think>", "</think>"))))
+    state.advance(list(b"\n"))
+    assert not allowed(state.mask) & set(b"0123456789")
+    state.advance(list(b"<think>\n</think>\n42!"))
+    assert state.place is Place.COMPLETE
+
+
 @pytest.mark.parametrize("specials", [(), ("<think>", "</think>")])
 def test_marks_may_be_tokens_of_their_own(specials: tuple[str, ...]) -> None:
     tokenizer = tokenizer_with(HERMES, specials=specials)

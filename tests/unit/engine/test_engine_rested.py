@@ -10,8 +10,11 @@ from goose.cost import CostModel, StepShape
 from goose.observation import Harvest, TreeOutcome
 from goose.tree import TokenTree
 from goose_ray.config import EngineConfig
+from goose_ray.engine.delivery import OutputStream
+from goose_ray.engine.drafting import Drafting
 from goose_ray.engine.engine import Engine
 from goose_ray.engine.rested import RestedOutcomes
+from goose_ray.engine.sequence import SequenceState
 from goose_ray.engine.step import StepBatch
 
 NOTHING = np.empty(0, dtype=np.int64)
@@ -53,6 +56,25 @@ class Watching(ScriptedSpeculator):
     def stop_request(self, request_id: str) -> None:
         self.known[request_id] = list(self.tokens[request_id])
         super().stop_request(request_id)
+
+
+def test_what_a_grammar_forces_at_rest_is_told_behind_what_was_kept() -> None:
+    model = looping_model()
+    speculator = Watching(model, length=4, num_right=4)
+    drafting = Drafting(speculator, 64)
+    request = make_request("a", (1, 2, 3), max_tokens=40)
+    sequence = SequenceState(request, OutputStream(FakeTokenizer(), request.sampling, ()), arrived_s=0.0)
+    drafting.start(sequence)
+
+    def rest(tree: TokenTree, accepted: list[int], *token_ids: int) -> None:
+        drafting.propose([sequence], 8, resting=True)
+        committed = TreeOutcome("a", tree, np.array(accepted, np.int64), np.array(token_ids), token_ids[-1])
+        drafting.observe([committed], None, at_once=False)
+
+    rest(TokenTree.anchor_only(3), [], 4)
+    rest(TokenTree.chain(4, [5], source=0), [1], 5, 6)
+    assert list(speculator.tokens["a"]) == [1, 2, 3, 4, 5, 6]
+    assert drafting.num_errors == 0
 
 
 class Machine:

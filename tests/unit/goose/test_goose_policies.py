@@ -195,3 +195,8 @@ def test_fitting_cuts_the_large_trees_alone() -> None:
     small, large = TokenTree.chain(0, [1, 2], source=1), TokenTree.chain(0, list(range(1, 50)), source=1)
     assert [tree.num_nodes for tree in fit([small, large], 20)] == [3, 17]
     assert fit([small, large], 53) == [small, large]
+
+
+def test_a_budget_of_one_is_plain_decoding_for_goose_too() -> None:
+    assert bench(GoosePolicy, [1, 2, 3], successors={3: [8]}, budget=2).tree().num_nodes > 1
+    assert bench(GoosePolicy, [1, 2, 3], successors={3: [8]}, budget=1).tree().num_nodes == 1
