@@ -39,6 +39,7 @@ def test_tokens_are_charged_as_usage_counts_them(tmp_path: Path, stream: bool) -
 
     async def num_answered(limit: int) -> int:
         folder = tmp_path / f"{limit}"
+        folder.mkdir()
         keys = KeyRing(key_file(folder, tokens_per_minute=limit), clock=standing_still)
         async with client_of(ScriptedBackend(), keys) as client:
             answers = [await client.post("/v1/chat/completions", json=body, headers=bearer(ALICE)) for _ in range(4)]
