@@ -52,8 +52,8 @@ exact: $(STAMP)
 	@test -n "$(PROMPTS)" || { echo 'Name prompt files: make exact PROMPTS="gsm8k.jsonl mt_bench.jsonl"' >&2; exit 1; }
 	$(BIN)/goose bench exact --limit 10 --temperature 0.8 --prompts $(PROMPTS)
 
-# Every policy, batch and preemption against plain decoding; tests/equivalence/test_embedded_matrix.py samples it. Hours
-# on two cores with the 60 prompts of twelve files.
+# Every policy, batch and preemption against plain decoding; tests/equivalence/test_embedded_matrix.py samples it. About
+# an hour and a half of one core with the 60 prompts of twelve files.
 equivalence: $(STAMP)
 	@test -n "$(PROMPTS)" || { echo 'Name prompt files: make equivalence PROMPTS="gsm8k.jsonl mt_bench.jsonl"' >&2; exit 1; }
 	$(BIN)/goose bench equivalence --limit 5 --max-tokens 48 --json --prompts $(PROMPTS)
