@@ -53,7 +53,7 @@ exact: $(STAMP)
 	$(BIN)/goose bench exact --limit 10 --temperature 0.8 --prompts $(PROMPTS)
 
 # Every policy, batch and preemption against plain decoding; tests/equivalence/test_embedded_matrix.py samples it. About
-# an hour and a half of one core with the 60 prompts of twelve files.
+# three quarters of an hour of one core with the 60 prompts of twelve files.
 equivalence: $(STAMP)
 	@test -n "$(PROMPTS)" || { echo 'Name prompt files: make equivalence PROMPTS="gsm8k.jsonl mt_bench.jsonl"' >&2; exit 1; }
 	$(BIN)/goose bench equivalence --limit 5 --max-tokens 48 --json --prompts $(PROMPTS)
