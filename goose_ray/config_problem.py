@@ -8,12 +8,16 @@ from pydantic import BaseModel, ValidationError
 __all__ = ["first_problem"]
 
 
-def first_problem(error: ValidationError, model: type[BaseModel], *, secrets: Collection[str] = ()) -> str:
-    """The field by its path, the problem and the value; of a misspelled field of `model` or of one of its parts the
-    one that was meant. Values of `secrets` are not shown.
+def first_problem(
+    error: ValidationError, model: type[BaseModel], *, where: str = "", secrets: Collection[str] = ()
+) -> str:
+    """The field by its path, which begins with `where`, the problem and the value; of a misspelled field of `model` or
+    of one of its parts the one that was meant. Values of `secrets` are not shown.
     """
     first = error.errors(include_url=False)[0]
-    field = ".".join(map(str, first["loc"]))
+    # pydantic's own names of the members of a union are no fields
+    names = (str(name) for name in first["loc"] if not str(name).startswith("constrained-"))
+    field = ".".join([*filter(None, [where]), *names])
     if first["type"] == "extra_forbidden":
         part = model
         for name in first["loc"][:-1]:
@@ -24,4 +28,7 @@ def first_problem(error: ValidationError, model: type[BaseModel], *, secrets: Co
     problem = first["msg"].removeprefix("Value error, ")
     if not field:
         return problem
+    if not first["loc"]:
+        # of several fields, which the problem names
+        return f"{field}: {problem}"
     return f"{field}: {problem}" if field in secrets else f"{field}: {problem}, not {first['input']!r}"

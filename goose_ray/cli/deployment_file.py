@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from goose_ray.cli.deployment_options import check_options
+from goose_ray.cli.deployment_options import check_options, check_values
 from goose_ray.config import GooseConfig
 from goose_ray.errors import ConfigError
 from goose_ray.scaling.policy import targets_of
@@ -109,12 +109,13 @@ class DeploymentFile:
 
     @property
     def config(self) -> GooseConfig:
-        """Raises ConfigError naming the field that is wrong, those of our autoscaling policy too: Serve's controller
-        could only tell its log.
+        """Raises ConfigError naming the field that is wrong, Serve's own too, and those of our autoscaling policy:
+        Serve's controller could only tell its log.
         """
         port = self._port
         if not isinstance(port, int) or not 0 < port < 65536:
             raise ConfigError(f"http_options.port: must be a number from 1 to 65535, not {port!r}")
+        check_values(self._document, self._application)
         policy = (self._server().get("autoscaling_config") or {}).get("policy") or {}
         if policy.get("policy_function") == _POLICY:
             try:

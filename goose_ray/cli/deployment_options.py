@@ -1,15 +1,19 @@
-"""Options of a Serve config that Serve does not know and passes over without a word, misspelt ones above all.
+"""Options of a Serve config: those that Serve does not know and passes over without a word, misspelt ones above all,
+and values that it would refuse when it starts.
 
-Knows the keys of a config, its application and its deployments. Values are Serve's to check, and it does.
+Knows the keys of a config, its application and its deployments; what their values may be, Serve's own schema says.
 """
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
+from goose_ray.config_problem import first_problem
 from goose_ray.errors import ConfigError
 
-__all__ = ["check_options"]
+__all__ = ["check_options", "check_values"]
 
 
 def check_options(document: Mapping[str, Any], application: Mapping[str, Any]) -> None:
@@ -33,6 +37,33 @@ def check_options(document: Mapping[str, Any], application: Mapping[str, Any]) -
         _check(where, deployment, DeploymentSchema.model_fields)
         _check(f"{where}.autoscaling_config", deployment.get("autoscaling_config"), AutoscalingConfig.model_fields)
         _check(f"{where}.ray_actor_options", deployment.get("ray_actor_options"), RayActorOptionsSchema.model_fields)
+
+
+def check_values(document: Mapping[str, Any], application: Mapping[str, Any]) -> None:
+    """Raises ConfigError naming an option of `document` whose value Serve refuses. Without Ray all pass."""
+    try:
+        from ray.serve.config import AutoscalingConfig
+        from ray.serve.schema import DeploymentSchema, ServeDeploySchema
+    except ImportError:
+        return
+    for deployment in application.get("deployments") or []:
+        where = f"deployments.{deployment['name']}"
+        if (autoscaling := deployment.get("autoscaling_config")) is not None:
+            # the schema of a deployment takes any mapping for it
+            _parse(f"{where}.autoscaling_config", autoscaling, AutoscalingConfig)
+        # the schema of the whole names a deployment by its number
+        _parse(where, deployment, DeploymentSchema)
+    _parse("", document, ServeDeploySchema)
+
+
+def _parse(where: str, options: object, schema: type[BaseModel]) -> None:
+    try:
+        schema.model_validate(options)
+    except ValidationError as error:
+        raise ConfigError(first_problem(error, schema, where=where)) from None
+    except (ImportError, AttributeError) as error:
+        # functions and classes are named by where they can be imported from
+        raise ConfigError(f"{where or 'the file'} names what cannot be imported: {error}") from None
 
 
 def _check(where: str, options: object, known: Collection[str]) -> None:

@@ -4,11 +4,9 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
 from ray.serve.schema import (
     ApplicationStatus,
     ApplicationStatusOverview,
@@ -16,37 +14,11 @@ from ray.serve.schema import (
     DeploymentStatusOverview,
     ServeDeploySchema,
 )
+from serve_command import DEPLOYMENTS, args_of, goose_server, printed, serve
 
-from goose_ray.cli.deployment_file import DeploymentFile, shipped_deployments
-from goose_ray.cli.main import main
+from goose_ray.cli.deployment_file import DeploymentFile
 from goose_ray.cli.serving import reason_of
 from goose_ray.config import GooseConfig
-
-DEPLOYMENTS = Path(__file__).parents[3] / "deployments"
-
-
-def serve(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["serve", *map(str, arguments)])
-
-
-def printed(*arguments: object) -> dict[str, Any]:
-    result = serve(*arguments, "--print-config")
-    assert result.exit_code == 0, result.output
-    document: dict[str, Any] = yaml.safe_load(result.stdout)
-    return document
-
-
-def args_of(document: dict[str, Any]) -> dict[str, Any]:
-    (application,) = document["applications"]
-    args: dict[str, Any] = application["args"]
-    return args
-
-
-def goose_server(document: dict[str, Any]) -> dict[str, Any]:
-    (application,) = document["applications"]
-    (server,) = [one for one in application["deployments"] if one["name"] == "GooseServer"]
-    found: dict[str, Any] = server
-    return found
 
 
 @pytest.fixture
@@ -76,14 +48,6 @@ def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_without_options_it_is_the_file_that_comes_along() -> None:
     assert printed() == yaml.safe_load((DEPLOYMENTS / "goose.yaml").read_text())
-
-
-@pytest.mark.parametrize("name", sorted(path.stem for path in DEPLOYMENTS.glob("*.yaml")))
-def test_every_deployment_is_served_by_name(name: str) -> None:
-    document = printed("--config", name)
-    assert document == yaml.safe_load((DEPLOYMENTS / f"{name}.yaml").read_text())
-    ServeDeploySchema.model_validate(document)
-    GooseConfig.from_args(args_of(document))
 
 
 def test_options_take_the_place_of_fields() -> None:
@@ -135,16 +99,6 @@ def test_two_numbers_of_replicas_are_autoscaling_s_bounds() -> None:
     assert server["autoscaling_config"] == {**before, "min_replicas": 2, "max_replicas": 5}
 
 
-def test_targets_of_autoscaling_that_cannot_be_are_named_before_serve_s_controller_meets_them(tmp_path: Path) -> None:
-    document = printed()
-    goose_server(document)["autoscaling_config"]["policy"]["policy_kwargs"]["target_utilization"] = 0
-    path = tmp_path / "deployment.yaml"
-    path.write_text(yaml.safe_dump(document))
-    result = serve("--config", path, "--print-config")
-    assert result.exit_code == 1
-    assert "autoscaling_config.policy.policy_kwargs: target_utilization must be above 0, not 0" in result.stderr
-
-
 @pytest.mark.parametrize("wrong", ["0", "x", "3:2", "1:", "-1", pytest.param("9" * 5000, id="of-5000-digits")])
 def test_other_numbers_of_replicas_are_a_wrong_command_line(wrong: str) -> None:
     assert serve(f"--replicas={wrong}", "--print-config").exit_code == 2
@@ -176,95 +130,6 @@ def test_a_wrong_value_is_refused_by_its_field() -> None:
     assert result.exit_code == 1
     assert "engine.policy" in result.stderr
     assert "swan" in result.stderr
-
-
-def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
-    other = tmp_path / "other.yaml"
-    other.write_text("applications: [{name: x, import_path: other:app}]")
-    for named in (other, "no-such-file"):
-        result = serve("--config", named, "--print-config")
-        assert result.exit_code == 1
-        assert str(named) in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("", "it has no list of `applications`"),
-        ("- 1", "it has no list of `applications`"),
-        ("applications: 1", "it has no list of `applications`"),
-        ("applications: [1]", "its `applications` have 0 of them"),
-        ("a:\n\tb", "character '\\t'"),
-    ],
-)
-def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text: str, problem: str) -> None:
-    other = tmp_path / "other.yaml"
-    other.write_text(text)
-    result = serve("--config", other, "--print-config")
-    assert result.exit_code == 1
-    assert problem in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "problem"),
-    [
-        (("http_options", "port"), "abc", "http_options.port: must be a number from 1 to 65535, not 'abc'"),
-        (("http_options", "port"), 70000, "http_options.port: must be a number from 1 to 65535, not 70000"),
-        (("http_options",), 8000, "http_options: must be a mapping, not 8000"),
-        (("proxy_locaton",), "HeadOnly", "Error: proxy_locaton: there is no such option; did you mean proxy_location?"),
-        (
-            ("applications", 0, "route_prefx"),
-            "/llm",
-            "applications.route_prefx: there is no such option; did you mean route_prefix?",
-        ),
-        (("http_options", "prot"), 8001, "http_options.prot: there is no such option; did you mean port?"),
-        (
-            ("applications", 0, "deployments", 0, "num_replica"),
-            2,
-            "deployments.GooseServer.num_replica: there is no such option; did you mean num_replicas?",
-        ),
-        (
-            ("applications", 0, "deployments", 0, "autoscaling_config", "max_replica"),
-            9,
-            "GooseServer.autoscaling_config.max_replica: there is no such option; did you mean max_replicas?",
-        ),
-        (
-            ("applications", 0, "deployments", 0, "ray_actor_options", "gpus"),
-            1,
-            "GooseServer.ray_actor_options.gpus: there is no such option; did you mean num_gpus?",
-        ),
-        (("applications", 0, "args"), [1], "args: must be a mapping, not [1]"),
-        (("applications", 0, "args"), [], "args: must be a mapping, not []"),
-        (("applications", 0, "args", "engine"), [], "engine: must be a mapping, not []"),
-        (("http_options",), False, "http_options: must be a mapping, not False"),
-        (
-            ("applications", 0, "deployments", 0, "autoscaling_config"),
-            [],
-            "autoscaling_config: must be a mapping, not []",
-        ),
-        (("applications", 0, "deployments"), {}, "deployments: must be a list, not {}"),
-        (
-            ("applications", 0, "deployments", 0, "name"),
-            "GoosServer",
-            "must have as name GooseServer or OpenAIIngress, not 'GoosServer'; did you mean GooseServer?",
-        ),
-        (("applications", 0, "deployments"), ["GooseServer"], "must have as name GooseServer or OpenAIIngress, not"),
-        (("applications", 0, "deployments"), "x", "deployments: must be a list, not 'x'"),
-    ],
-)
-def test_what_serve_would_stumble_over_is_named(
-    tmp_path: Path, path: tuple[str | int, ...], value: object, problem: str
-) -> None:
-    document = printed()
-    part: Any = document
-    for step in path[:-1]:
-        part = part[step]
-    part[path[-1]] = value
-    file = tmp_path / "deployment.yaml"
-    file.write_text(yaml.safe_dump(document))
-    result = serve("--config", file, "--print-config")
-    assert result.exit_code == 1
-    assert problem in result.stderr
 
 
 @pytest.mark.parametrize("content", [None, "junk"])
@@ -301,13 +166,6 @@ def test_a_place_that_no_snapshot_can_be_in_is_refused_before_ray_starts(
         assert result.exit_code == 1
         assert f"aggregator_snapshot {place} cannot be" in result.stderr
     assert taken.read_text() == "mine"
-
-
-def test_deployments_are_for_their_own_machine_unless_told_otherwise() -> None:
-    files = sorted((Path(__file__).parents[3] / "deployments").glob("*.yaml"))
-    assert files
-    for file in files:
-        assert yaml.safe_load(file.read_text("utf-8"))["http_options"]["host"] == "127.0.0.1", file.name
 
 
 def test_a_deployment_s_name_in_a_model_s_place_is_told_where_it_belongs() -> None:
@@ -357,13 +215,3 @@ def test_the_reason_of_a_failure_is_the_replica_s_exception() -> None:
     assert reason_of(failed) == "GooseServer: ConfigError: engine.x: wrong"
     failed.deployments.pop("GooseServer")
     assert reason_of(failed) == "Failed to update."
-
-
-def test_deployments_come_along_in_a_wheel() -> None:
-    """Where the build puts them is where they are looked for."""
-    import tomllib
-
-    project = tomllib.loads((DEPLOYMENTS.parent / "pyproject.toml").read_text())
-    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert included == {"deployments": "goose_ray/deployments"}
-    assert set(shipped_deployments()) == {path.stem for path in DEPLOYMENTS.glob("*.yaml")}

@@ -1,7 +1,6 @@
 """Grammars: what is refused, where an output is in one, and draft trees cut to what it lets through."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from engine_helpers import ScriptedSpeculator, make_engine, make_request, run
 from fakes import EOS, FakeTokenizer, looping_model
 from tiny_models import tiny_model
-from tool_templates import HERMES, tokenizer_with
 
 from goose.speculator import Speculator
 from goose.tree import TokenTree
@@ -20,7 +18,7 @@ from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.grammar_trees import ConstrainedTree, constrain
 from goose_ray.engine.request import GenerationRequest
 from goose_ray.engine.sampling_params import SamplingParams
-from goose_ray.engine.structured import Preface, StructuredKind, StructuredOutput
+from goose_ray.engine.structured import StructuredKind, StructuredOutput
 from goose_ray.errors import InvalidRequestError
 from goose_ray.runner.local import LocalRunner
 
@@ -118,58 +116,6 @@ def test_a_model_without_an_end_token() -> None:
     state = start(compiler, "a+")
     state.advance([ord("a")])
     assert allowed(state.mask) == {ord("a")}
-
-
-_SHAPES = [
-    StructuredOutput("regex", "[0-9]{2}!"),
-    StructuredOutput("choice", '["42!"]'),
-    StructuredOutput("grammar", 'start: "42" END\nEND: "!"'),
-    StructuredOutput("grammar", 'root ::= "42" "!"'),
-]
-
-
-@pytest.mark.parametrize("begin", ["", "<think>"])
-@pytest.mark.parametrize("shape", _SHAPES)
-def test_a_preface_is_free_up_to_its_end_and_the_shape_follows(
-    compiler: GrammarCompiler, shape: StructuredOutput, begin: str
-) -> None:
-    grammar = compiler.compile(replace(shape, preface=Preface(begin, "</think>")))
-    state = GrammarState(grammar)
-    state.advance(list(f"{begin}Is it 42? </thin, <think> no.\n".encode()))
-    assert EOS not in allowed(state.mask)
-    assert allowed(state.mask) >= set(range(1, 128))
-    state.advance(list(b"</think>\n\n"))
-    assert not allowed(state.mask) & set(b"aA{<")
-    state.advance(list(b"42!"))
-    assert state.place is Place.COMPLETE
-    assert compiler.compile(shape) is not grammar
-
-
-def test_a_preface_that_may_come_need_not(compiler: GrammarCompiler) -> None:
-    state = GrammarState(compiler.compile(replace(_SHAPES[0], preface=Preface("<think>", "</think>"))))
-    assert allowed(state.mask) >= set(b"<42 \n")
-    assert not allowed(state.mask) & set(b"a{!")
-    state.advance(list(b"42!"))
-    assert state.place is Place.COMPLETE
-
-
-def test_white_space_is_no_answer_s_beginning_unless_a_preface_follows(compiler: GrammarCompiler) -> None:
-    state = GrammarState(compiler.compile(replace(_SHAPES[0], preface=Preface("<think>", "</think>"))))
-    state.advance(list(b"\n"))
-    assert not allowed(state.mask) & set(b"0123456789")
-    state.advance(list(b"<think>\n</think>\n42!"))
-    assert state.place is Place.COMPLETE
-
-
-@pytest.mark.parametrize("specials", [(), ("<think>", "</think>")])
-def test_marks_may_be_tokens_of_their_own(specials: tuple[str, ...]) -> None:
-    tokenizer = tokenizer_with(HERMES, specials=specials)
-    compiler = GrammarCompiler(tokenizer, vocab_size=tokenizer.vocab_size, eos_token_ids=tokenizer.eos_token_ids)
-    state = GrammarState(compiler.compile(replace(_SHAPES[0], preface=Preface("<think>", "</think>"))))
-    token_ids = tokenizer.encode("<think>\nWell. </think>\n\n42!")
-    assert (tokenizer.special_token_id("</think>") in token_ids) is bool(specials)
-    state.advance(token_ids)
-    assert state.place is Place.COMPLETE
 
 
 class _Unreadable(FakeTokenizer):

@@ -149,6 +149,18 @@ def test_left_out_if_the_request_says_so() -> None:
     assert choice["usage"]["completion_tokens_details"]["reasoning_tokens"] > 0
 
 
+@pytest.mark.parametrize("length", [0, 40])
+@pytest.mark.parametrize("specials", [(), MARKS])
+def test_left_out_its_tokens_have_no_log_probabilities_either(specials: tuple[str, ...], length: int) -> None:
+    body = {**BODY, "logprobs": True, "include_reasoning": False}
+    with saying(TEXT, specials=specials, length=length) as app:
+        whole = app.whole(PATH, **body)["choices"][0]
+        events = [event["choices"][0] for event in app.streamed(PATH, **body)]
+    streamed = [token for event in events if event.get("logprobs") for token in event["logprobs"]["content"]]
+    for tokens in (whole["logprobs"]["content"], streamed):
+        assert "".join(token["token"] for token in tokens).strip().startswith(ANSWER)
+
+
 def test_only_behind_it_calls_are_calls() -> None:
     template = HERMES + "{# </think> #}"
     with saying(f"<think>{CALL}</think>\n{CALL}", template) as app:
