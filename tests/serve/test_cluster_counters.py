@@ -114,11 +114,18 @@ def test_what_the_living_replicas_counted_is_exact(server: Server, shared_dir: P
             return {}
         return {one.report.incarnation.id: one.report for one in view.live}
 
-    eventually(lambda: len(known()) == REPLICAS, within_s=60, what="reports of all to come through")
-    reports = known()
-    shown = acceptance(server)
-    own = {replica["incarnation"]: replica["sources"] for replica in shown["replicas"] if replica["healthy"]}
-    assert set(reports) == set(own)
+    reports: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+
+    def all_are_heard_of() -> bool:
+        # a replica whose reports are lost one after another counts as gone for a while
+        nonlocal reports, shown, own
+        reports, shown = known(), acceptance(server)
+        own = {replica["incarnation"]: replica["sources"] for replica in shown["replicas"] if replica["healthy"]}
+        return len(reports) == REPLICAS and reports.keys() == own.keys()
+
+    eventually(all_are_heard_of, within_s=120, what="reports of all to come through")
     metrics = server.http.get("/metrics").text.splitlines()
     for name, report in reports.items():
         counted = {
