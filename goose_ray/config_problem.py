@@ -7,17 +7,17 @@ from pydantic import BaseModel, ValidationError
 
 __all__ = ["first_problem"]
 
+_TYPES = ("str", "int", "float", "bool")
+
 
 def first_problem(
     error: ValidationError, model: type[BaseModel], *, where: str = "", secrets: Collection[str] = ()
 ) -> str:
     """The field by its path, which begins with `where`, the problem and the value; of a misspelled field of `model` or
-    of one of its parts the one that was meant. Values of `secrets` are not shown.
+    of one of its parts the one that was meant. Values of `secrets` are not shown, nor mappings, which may hold some.
     """
     first = error.errors(include_url=False)[0]
-    # pydantic's own names of the members of a union are no fields
-    names = (str(name) for name in first["loc"] if not str(name).startswith("constrained-"))
-    field = ".".join([*filter(None, [where]), *names])
+    field = ".".join([*filter(None, [where]), *(str(name) for name in first["loc"] if _is_field(name))])
     if first["type"] == "extra_forbidden":
         part = model
         for name in first["loc"][:-1]:
@@ -28,7 +28,17 @@ def first_problem(
     problem = first["msg"].removeprefix("Value error, ")
     if not field:
         return problem
-    if not first["loc"]:
-        # of several fields, which the problem names
-        return f"{field}: {problem}"
-    return f"{field}: {problem}" if field in secrets else f"{field}: {problem}, not {first['input']!r}"
+    # a problem of several fields names them
+    is_shown = first["loc"] and field not in secrets and "runtime_env" not in first["loc"]
+    value = f", not {first['input']!r}" if is_shown and _is_plain(first["input"]) else ""
+    return f"{field}: {problem}{value}"
+
+
+def _is_field(name: str | int) -> bool:
+    """Or pydantic's name of a member of a union."""
+    return str(name).replace("_", "").isalnum() and name not in _TYPES
+
+
+def _is_plain(value: object) -> bool:
+    parts = value if isinstance(value, list | tuple) else [value]
+    return all(isinstance(one, str | int | float | None) for one in parts)

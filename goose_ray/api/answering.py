@@ -7,6 +7,7 @@ from goose_ray.api.auth.tenant import Tenant
 from goose_ray.api.backend import Backend
 from goose_ray.api.calls import Delta, GenerateCall
 from goose_ray.api.context import refuse_too_large_budgets, refuse_too_many_ids
+from goose_ray.api.reasoning.hiding import without_scores_of_thinking
 from goose_ray.api.streaming import merged
 from goose_ray.api.tools.choice import ToolChoice
 from goose_ray.api.tools.reader import with_tool_calls
@@ -47,6 +48,8 @@ class Answering:
         if tenant is not None:
             calls = [tenant.isolated(call) for call in calls]
         deltas = merged(self._backend, calls, max_at_once=self._limits.max_calls_at_once)
+        if not all(call.tells_reasoning for call in calls):
+            deltas = without_scores_of_thinking(deltas)
         if tenant is not None:
             deltas = tenant.charged(deltas, choices_per_prompt)
         if tools is not None and tools.kind != "none":

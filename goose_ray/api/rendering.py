@@ -232,11 +232,11 @@ def _stream_usage(counted: Sequence[Answer] | None, options: RenderOptions) -> d
 
 
 def _message(answer: Answer) -> ChatReply:
-    """Without content beside tool calls or thinking it is null, as OpenAI has it."""
+    """Without content beside tool calls or thinking, told or not, it is null, as OpenAI has it."""
     thought = answer.reasoning or None
     told = {"reasoning": thought, "reasoning_content": thought} if answer.prompt.tells_reasoning else {}
     calls = calls_of(answer.tool_calls)
-    content = (answer.text or None) if calls or thought else answer.text
+    content = (answer.text or None) if calls or answer.num_reasoning_tokens else answer.text
     return ChatReply(role="assistant", content=content, **told, **({"tool_calls": calls} if calls else {}))
 
 

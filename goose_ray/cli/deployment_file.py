@@ -58,6 +58,8 @@ class DeploymentFile:
             document: Any = yaml.safe_load(self.path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             raise self._wrong(str(error)) from error
+        except RecursionError:
+            raise self._wrong("it is nested too deeply") from None
         applications = document.get("applications") if isinstance(document, dict) else None
         if not isinstance(applications, list):
             raise self._wrong("it has no list of `applications`")
@@ -74,6 +76,7 @@ class DeploymentFile:
     def _check_deployments(self) -> None:
         deployments = self._application.get("deployments")
         if deployments is None:
+            self._application.pop("deployments", None)
             deployments = []
         if not isinstance(deployments, list):
             raise ConfigError(f"deployments: must be a list, not {deployments!r}")
@@ -86,6 +89,9 @@ class DeploymentFile:
                     f"deployments: each must have as name {' or '.join(_DEPLOYMENTS)}, not {name!r}{hint}"
                 )
             _require_mapping(one, "autoscaling_config")
+        for name in _DEPLOYMENTS:
+            if (count := sum(one["name"] == name for one in deployments)) > 1:
+                raise ConfigError(f"deployments: must have {name} once, not {count} times")
         check_options(self._document, self._application)
 
     def _wrong(self, problem: str) -> ConfigError:
@@ -113,11 +119,14 @@ class DeploymentFile:
         Serve's controller could only tell its log.
         """
         port = self._port
-        if not isinstance(port, int) or not 0 < port < 65536:
+        if not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
             raise ConfigError(f"http_options.port: must be a number from 1 to 65535, not {port!r}")
         check_values(self._document, self._application)
         policy = (self._server().get("autoscaling_config") or {}).get("policy") or {}
-        if policy.get("policy_function") == _POLICY:
+        function = str(policy.get("policy_function", ""))
+        if function.startswith("goose_ray.") and function != _POLICY:
+            raise ConfigError(f"autoscaling_config.policy.policy_function: ours is {_POLICY}, not {function!r}")
+        if function == _POLICY:
             try:
                 targets_of(policy.get("policy_kwargs") or {})
             except ValueError as error:
@@ -180,10 +189,12 @@ class DeploymentFile:
         return part
 
 
-def _require_mapping(of: Mapping[str, Any], name: str) -> None:
-    """Or nothing, as where all that stood below it is commented out. Raises ConfigError."""
+def _require_mapping(of: dict[str, Any], name: str) -> None:
+    """Or nothing, as where all that stood below it is commented out: then it is taken away. Raises ConfigError."""
     if not isinstance(of.get(name), dict | None):
         raise ConfigError(f"{name}: must be a mapping, not {of[name]!r}")
+    if name in of and of[name] is None:
+        del of[name]
 
 
 def _find(name: str) -> Path:

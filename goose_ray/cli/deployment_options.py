@@ -1,10 +1,12 @@
 """Options of a Serve config: those that Serve does not know and passes over without a word, misspelt ones above all,
 and values that it would refuse when it starts.
 
-Knows the keys of a config, its application and its deployments; what their values may be, Serve's own schema says.
+Knows the keys of a config, its application and its deployments; what their values may be, Serve's own schema says. What
+a config names by where it can be imported from is left to Serve, which may look for it elsewhere.
 """
 
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 from difflib import get_close_matches
 from typing import Any
 
@@ -19,24 +21,32 @@ __all__ = ["check_options", "check_values"]
 def check_options(document: Mapping[str, Any], application: Mapping[str, Any]) -> None:
     """Raises ConfigError naming an option that there is not. Without Ray, which `goose doctor` must bear, all pass."""
     try:
-        from ray.serve.config import AutoscalingConfig
+        from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
         from ray.serve.schema import (
             DeploymentSchema,
             HTTPOptionsSchema,
             RayActorOptionsSchema,
             ServeApplicationSchema,
             ServeDeploySchema,
+            gRPCOptionsSchema,
         )
     except ImportError:
         return
     _check("", document, ServeDeploySchema.model_fields)
     _check("http_options", document.get("http_options"), HTTPOptionsSchema.model_fields)
+    _check("grpc_options", document.get("grpc_options"), gRPCOptionsSchema.model_fields)
     _check("applications", application, ServeApplicationSchema.model_fields)
     for deployment in application.get("deployments") or []:
         where = f"deployments.{deployment['name']}"
         _check(where, deployment, DeploymentSchema.model_fields)
-        _check(f"{where}.autoscaling_config", deployment.get("autoscaling_config"), AutoscalingConfig.model_fields)
-        _check(f"{where}.ray_actor_options", deployment.get("ray_actor_options"), RayActorOptionsSchema.model_fields)
+        autoscaling = deployment.get("autoscaling_config") or {}
+        for name, part, schema in (
+            ("autoscaling_config", autoscaling, AutoscalingConfig),
+            ("autoscaling_config.policy", autoscaling.get("policy"), AutoscalingPolicy),
+            ("ray_actor_options", deployment.get("ray_actor_options"), RayActorOptionsSchema),
+            ("request_router_config", deployment.get("request_router_config"), RequestRouterConfig),
+        ):
+            _check(f"{where}.{name}", part, schema.model_fields)
 
 
 def check_values(document: Mapping[str, Any], application: Mapping[str, Any]) -> None:
@@ -46,6 +56,10 @@ def check_values(document: Mapping[str, Any], application: Mapping[str, Any]) ->
         from ray.serve.schema import DeploymentSchema, ServeDeploySchema
     except ImportError:
         return
+    prefix = application.get("route_prefix")
+    if isinstance(prefix, str) and not prefix.startswith("/"):
+        # Serve finds out when the application is built
+        raise ConfigError(f"applications.route_prefix: must begin with /, not {prefix!r}")
     for deployment in application.get("deployments") or []:
         where = f"deployments.{deployment['name']}"
         if (autoscaling := deployment.get("autoscaling_config")) is not None:
@@ -58,12 +72,20 @@ def check_values(document: Mapping[str, Any], application: Mapping[str, Any]) ->
 
 def _parse(where: str, options: object, schema: type[BaseModel]) -> None:
     try:
-        schema.model_validate(options)
+        schema.model_validate(_without_imports(options))
     except ValidationError as error:
         raise ConfigError(first_problem(error, schema, where=where)) from None
-    except (ImportError, AttributeError) as error:
-        # functions and classes are named by where they can be imported from
-        raise ConfigError(f"{where or 'the file'} names what cannot be imported: {error}") from None
+
+
+def _without_imports(options: object) -> Any:
+    """A copy, which a schema may write into, without what it would import."""
+    if isinstance(options, Mapping):
+        return {
+            name: _without_imports(value)
+            for name, value in options.items()
+            if name not in ("policy_function", "request_router_class")
+        }
+    return [_without_imports(one) for one in options] if isinstance(options, list) else deepcopy(options)
 
 
 def _check(where: str, options: object, known: Collection[str]) -> None:

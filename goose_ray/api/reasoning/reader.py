@@ -5,19 +5,15 @@ Knows deltas and what tokens stand for; knows no prompts.
 
 from dataclasses import replace
 
-from goose_ray.api.calls import AnswerEnd, Delta, TokenScores
+from goose_ray.api.calls import Delta
 from goose_ray.api.reasoning.parser import ReasoningParser
 from goose_ray.engine.tokenizer import Tokenizer
 
 __all__ = ["ReasoningReader"]
 
-Scores = tuple[TokenScores, ...]
-
 
 class ReasoningReader:
-    """Of one answer. `shown` are the special tokens that are text in it; thinking that is not `told` is left out, the
-    scores of its tokens too.
-    """
+    """Of one answer. `shown` are the special tokens that are text in it; thinking that is not `told` is left out."""
 
     def __init__(self, tokenizer: Tokenizer, shown: frozenset[int], *, is_begun: bool, told: bool) -> None:
         self._parser = ReasoningParser(is_begun=is_begun)
@@ -28,10 +24,6 @@ class ReasoningReader:
         self._is_told = told
         self._num_read = 0
         self._num_tokens = 0
-        # of tokens of which it is not known whether they are thinking
-        self._scores: Scores = ()
-        # whose scores are left out
-        self._num_hidden = 0
 
     def read(self, delta: Delta) -> Delta:
         reasoning, content = self._parser.feed(delta.text)
@@ -40,23 +32,8 @@ class ReasoningReader:
             reasoning, content = reasoning + last.reasoning, content + last.content
         self._count(delta.token_ids)
         prompt = delta.prompt and replace(delta.prompt, tells_reasoning=self._is_told)
-        if not self._is_told:
-            delta, reasoning = replace(delta, scores=self._of_content(delta.scores, delta.finish_reason)), ""
-        return replace(delta, reasoning=reasoning, text=content, num_reasoning_tokens=self._num_tokens, prompt=prompt)
-
-    def _of_content(self, scores: Scores | None, finish_reason: AnswerEnd | None) -> Scores | None:
-        """Without those of thinking; none before it is known which those are."""
-        if scores is None:
-            return None
-        self._scores += scores
-        is_open = not (self._by_token.is_begun or self._by_token.is_over)
-        if is_open and finish_reason is None:
-            return ()
-        # thinking comes first
-        num_hidden = min(self._num_tokens - self._num_hidden, len(self._scores))
-        self._num_hidden += num_hidden
-        told, self._scores = self._scores[num_hidden:], ()
-        return told
+        told = reasoning if self._is_told else ""
+        return replace(delta, reasoning=told, text=content, num_reasoning_tokens=self._num_tokens, prompt=prompt)
 
     def _count(self, token_ids: tuple[int, ...]) -> None:
         """Marks included; none while it is not known to have begun."""

@@ -127,13 +127,31 @@ def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text
         (
             ("applications", 0, "deployments", 0, "autoscaling_config", "policy", "policy_function"),
             "goose_ray.scaling.policy:CapacityPolcy",
-            "GooseServer.autoscaling_config names what cannot be imported: module 'goose_ray.scaling.policy' has no",
+            "autoscaling_config.policy.policy_function: ours is goose_ray.scaling.policy:CapacityPolicy, not",
         ),
         (
             ("applications", 0, "deployments", 0, "backpressure_config", "status_cod"),
             429,
             "deployments.GooseServer.backpressure_config.status_cod: there is no such option",
         ),
+        (
+            ("applications", 0, "deployments", 0, "autoscaling_config", "policy", "policy_func"),
+            "x:y",
+            "GooseServer.autoscaling_config.policy.policy_func: there is no such option; did you mean policy_function?",
+        ),
+        (
+            ("applications", 0, "deployments", 0, "request_router_config"),
+            {"router_class": "x:y"},
+            "request_router_config.router_class: there is no such option; did you mean request_router_class?",
+        ),
+        (("grpc_options",), {"prt": 9000}, "grpc_options.prt: there is no such option; did you mean port?"),
+        (("applications", 0, "route_prefix"), "llm", "applications.route_prefix: must begin with /, not 'llm'"),
+        (
+            ("applications", 0, "deployments", 1, "name"),
+            "GooseServer",
+            "deployments: must have GooseServer once, not 2 times",
+        ),
+        (("http_options", "port"), True, "http_options.port: must be a number from 1 to 65535, not True"),
         (("proxy_location",), "Everywhere", "proxy_location: Input should be 'Disabled', 'HeadOnly' or 'EveryNode'"),
     ],
 )
@@ -167,3 +185,45 @@ def test_deployments_come_along_in_a_wheel() -> None:
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     assert included == {"deployments": "goose_ray/deployments"}
     assert set(shipped_deployments()) == {path.stem for path in DEPLOYMENTS.glob("*.yaml")}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("applications", 0, "deployments", 0, "autoscaling_config", "policy"), {"policy_function": "my_policy:scale"}),
+        (("applications", 0, "deployments", 0, "request_router_config"), {"request_router_class": "my_router:Mine"}),
+        (("applications", 0, "deployments"), None),
+        (("http_options",), None),
+    ],
+)
+def test_what_serve_can_make_of_a_file_is_its_own_business(
+    tmp_path: Path, path: tuple[str | int, ...], value: object
+) -> None:
+    """It may find modules where this process has none; and a part may be empty."""
+    document = printed()
+    part: Any = document
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = value
+    file = tmp_path / "deployment.yaml"
+    file.write_text(yaml.safe_dump(document))
+    assert printed("--config", file, "--replicas", "2")["applications"]
+
+
+def test_a_gang_is_printed_as_it_stands(tmp_path: Path) -> None:
+    document = printed("--replicas", 2)
+    goose_server(document)["gang_scheduling_config"] = {"gang_size": 2}
+    file = tmp_path / "deployment.yaml"
+    file.write_text(yaml.safe_dump(document))
+    assert printed("--config", file) == document
+
+
+def test_secrets_of_a_file_are_not_shown(tmp_path: Path) -> None:
+    document = printed()
+    document["applications"][0]["runtime_env"] = {"working_dir": ".", "env_vars": {"HF_TOKEN": "hf_secret"}}
+    file = tmp_path / "deployment.yaml"
+    file.write_text(yaml.safe_dump(document))
+    result = serve("--config", file, "--print-config")
+    assert result.exit_code == 1
+    assert "runtime_env" in result.stderr
+    assert "hf_secret" not in result.output
