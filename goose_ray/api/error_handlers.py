@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from goose_ray.api.errors import ErrorReply, to_reply
 from goose_ray.errors import EngineDeadError, GooseRayError, InvalidRequestError
 
-__all__ = ["add_error_handlers", "client_gone", "error_response"]
+__all__ = ["add_error_handlers", "error_response"]
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(GooseRayError, _ours)
     app.add_exception_handler(RequestValidationError, _bad_query)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(ClientDisconnect, client_gone)
+    app.add_exception_handler(ClientDisconnect, _client_gone)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -28,7 +28,7 @@ def error_response(reply: ErrorReply) -> JSONResponse:
     return JSONResponse(reply.body(), status_code=reply.status, headers=reply.headers())
 
 
-async def client_gone(request: Request, error: Exception) -> Response:
+async def _client_gone(request: Request, error: Exception) -> Response:
     """Nobody reads it: the client left before it had sent its request. The status is nginx's for that in logs."""
     return Response(status_code=499)
 

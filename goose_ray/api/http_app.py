@@ -10,7 +10,7 @@ from goose_ray.api.auth.gate import Gate
 from goose_ray.api.auth.key_ring import KeyRing
 from goose_ray.api.backend import Backend
 from goose_ray.api.cluster_routes import ClusterRoutes
-from goose_ray.api.error_handlers import add_error_handlers, client_gone
+from goose_ray.api.error_handlers import add_error_handlers
 from goose_ray.api.generation_routes import GenerationRoutes
 from goose_ray.api.model_routes import ModelRoutes
 from goose_ray.api.openai_responses.routes import ResponsesRoutes
@@ -19,7 +19,7 @@ from goose_ray.api.request_reader import RequestReader
 from goose_ray.api.request_spans import RequestSpans
 from goose_ray.telemetry.tracing import Tracing
 
-__all__ = ["HttpLimits", "build_http_app", "client_gone"]
+__all__ = ["HttpLimits", "build_http_app"]
 
 _Endpoint = Callable[..., Any]
 

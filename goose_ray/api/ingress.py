@@ -9,7 +9,8 @@ from ray.exceptions import TaskCancelledError
 from ray.serve.handle import DeploymentHandle
 
 from goose_ray.api.auth.key_ring import KeyRing
-from goose_ray.api.http_app import HttpLimits, build_http_app, client_gone
+from goose_ray.api.disconnects import Disconnects
+from goose_ray.api.http_app import HttpLimits, build_http_app
 from goose_ray.api.serve_backend import ServeBackend
 from goose_ray.api.serve_logging import log_through_serve
 from goose_ray.config import GooseConfig
@@ -51,8 +52,7 @@ class OpenAIIngress:
             max_budget=config.engine.max_batch_rows,
         )
         self._app = build_http_app(backend, config.model_name, limits=limits, keys=_keys(config), tracing=tracing)
-        # What reading a body raises if Serve has ended the request, because the client left, before saying so in ASGI.
-        self._app.add_exception_handler(TaskCancelledError, client_gone)
+        self._app.add_middleware(Disconnects, error=TaskCancelledError)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return self._app

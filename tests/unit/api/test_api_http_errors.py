@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from scripted_backend import (
     CHAT,
     JSON,
@@ -22,7 +21,9 @@ from scripted_backend import (
     post,
     request,
 )
+from starlette.types import ASGIApp
 
+from goose_ray.api.disconnects import Disconnects
 from goose_ray.api.http_app import build_http_app
 from goose_ray.errors import EngineDeadError, InvalidRequestError, OverloadedError
 
@@ -139,14 +140,15 @@ class TestBody:
         body = json.dumps(CHAT).encode().ljust(MAX_BODY_BYTES)
         assert request(ScriptedBackend(), "POST", "/v1/chat/completions", content=body, headers=JSON).is_success
 
-    def test_a_client_that_leaves_before_its_end_is_no_fault(self) -> None:
+    @pytest.mark.parametrize("told", ["by a message", "by an exception"])
+    def test_a_client_that_leaves_before_its_end_is_no_fault(self, told: str) -> None:
         async def scenario() -> int:
-            app = build_http_app(ScriptedBackend(), MODEL, limits=LIMITS)
-            messages = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+            app = Disconnects(build_http_app(ScriptedBackend(), MODEL, limits=LIMITS), _Ended)
+            messages = iter([{"type": "http.request", "body": b"{", "more_body": True}])
             sent: list[Any] = []
 
             async def receive() -> Any:
-                return next(messages)
+                return next(messages, None) or _client_left(told)
 
             async def send(message: Any) -> None:
                 sent.append(message)
@@ -157,7 +159,17 @@ class TestBody:
         assert asyncio.run(scenario()) == 499
 
 
-async def _hang_up(app: FastAPI, path: str, body: dict[str, Any]) -> None:
+class _Ended(Exception):
+    """As a server raises it for a request that it has ended."""
+
+
+def _client_left(told: str) -> dict[str, Any]:
+    if told == "by an exception":
+        raise _Ended
+    return {"type": "http.disconnect"}
+
+
+async def _hang_up(app: ASGIApp, path: str, body: dict[str, Any], told: str) -> None:
     """One POST whose client disconnects at the first text."""
     sent, hang_up = False, asyncio.Event()
 
@@ -167,7 +179,7 @@ async def _hang_up(app: FastAPI, path: str, body: dict[str, Any]) -> None:
             sent = True
             return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
         await hang_up.wait()
-        return {"type": "http.disconnect"}
+        return _client_left(told)
 
     async def send(message: Any) -> None:
         if "Hé".encode() in message.get("body", b""):
@@ -201,14 +213,16 @@ def _post_scope(path: str) -> dict[str, Any]:
         ("/v1/completions", {"model": MODEL, "prompt": ["a", "b"]}),
     ],
 )
-def test_a_client_that_hangs_up_in_mid_stream_ends_its_calls(path: str, body: dict[str, Any]) -> None:
+@pytest.mark.parametrize("told", ["by a message", "by an exception"])
+def test_a_client_that_hangs_up_in_mid_stream_ends_its_calls(path: str, body: dict[str, Any], told: str) -> None:
     async def scenario() -> None:
         backend = ScriptedBackend()
         backend.gate = asyncio.Event()  # never set: without the hang-up the stream would not end
         hanging_up = _hang_up(
-            build_http_app(backend, MODEL, limits=LIMITS),
+            Disconnects(build_http_app(backend, MODEL, limits=LIMITS), _Ended),
             path,
             {**body, "stream": True},
+            told,
         )
         await asyncio.wait_for(hanging_up, timeout=10)
         assert len(backend.closed) == len(backend.calls)
