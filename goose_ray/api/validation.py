@@ -120,7 +120,7 @@ def _field_path(location: tuple[int | str, ...]) -> str:
         if isinstance(part, str) and part.startswith(VARIANT):
             continue
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return _shortened(path) or "body"
+    return _shortened(path) or ('""' if location else "body")
 
 
 def _describe_extra(param: str, details: ErrorDetails) -> tuple[str, str | None]:

@@ -33,7 +33,13 @@ class AdmissionRules:
         self._check_length(len(request.prompt_token_ids), request.sampling.max_tokens)
         ids = np.asarray(request.prompt_token_ids)
         if ids.dtype.kind != "i" or ids.min() < 0 or ids.max() >= self.vocab_size:
-            raise InvalidRequestError(f"prompt token ids must be integers from 0 to {self.vocab_size - 1}", "prompt")
+            known = range(self.vocab_size)
+            wrong = next(
+                token for token in request.prompt_token_ids if not isinstance(token, int) or token not in known
+            )
+            raise InvalidRequestError(
+                f"prompt token ids must be integers from 0 to {self.vocab_size - 1}, not {wrong!r}", "prompt"
+            )
         self._check_vocabulary("logit_bias", (token for token, _ in request.sampling.logit_bias))
         self._check_vocabulary("stop_token_ids", request.sampling.stop_token_ids)
         self._check_vocabulary("committed_ids", request.committed_ids)

@@ -190,6 +190,7 @@ class TestChat:
 
     def test_an_unknown_field_is_called_unrecognized(self) -> None:
         assert str(refusal_of_chat(temprature=1)) == "Unrecognized request argument supplied: temprature"
+        assert str(refusal_of_chat(**{"": 1})) == 'Unrecognized request argument supplied: ""'
 
     def test_a_missing_field_is_called_missing(self) -> None:
         with pytest.raises(InvalidRequestError, match="Missing required parameter: 'messages'") as refused:

@@ -84,9 +84,9 @@ def test_abort_all_gives_everyone_a_last_output() -> None:
     ("request_", "param", "code", "message"),
     [
         (make_request(prompt=()), "prompt", "invalid_value", "at least one token"),
-        (make_request(prompt=(1, 64)), "prompt", "invalid_value", "from 0 to 63"),
-        (make_request(prompt=(1, -1)), "prompt", "invalid_value", "from 0 to 63"),
-        (make_request(prompt=(1, 2**70)), "prompt", "invalid_value", "from 0 to 63"),
+        (make_request(prompt=(1, 64)), "prompt", "invalid_value", "from 0 to 63, not 64"),
+        (make_request(prompt=(1, -1)), "prompt", "invalid_value", "from 0 to 63, not -1"),
+        (make_request(prompt=(1, 2**70)), "prompt", "invalid_value", "from 0 to 63, not 1180591620717411303424"),
         (make_request(stop_token_ids=(63, 64)), "stop_token_ids", "invalid_value", "from 0 to 63, not 64"),
         (make_request(policy="psychic"), "policy", "invalid_value", "policy must be one of scripted, not 'psychic'"),
         (
