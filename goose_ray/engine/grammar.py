@@ -52,6 +52,18 @@ class Grammar:
                 return Place.OPEN, mask
         return Place.STUCK if matcher.is_error() or not matcher.is_accepting() else Place.COMPLETE, mask
 
+    def go_back(self, matcher: LLMatcher, num_tokens: int) -> bool:
+        """Takes back the tokens that it consumed last; false if it cannot.
+
+        The library (from 1.5.1 on) gives its last mask again where the lexer's state and the number of the parser's
+        rows are the same, although on another branch they may be other rows. A mask that is asked for at once takes
+        that one's place: below here the number of rows is the same only where the rows are.
+        """
+        if not matcher.rollback(num_tokens):
+            return False
+        self.vocabulary.mask(matcher)
+        return True
+
 
 class GrammarState:
     """Mutable, owned by the engine's thread. At first the place is the grammar's start, which is open."""

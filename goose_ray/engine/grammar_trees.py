@@ -140,7 +140,7 @@ class _Walk:
         matcher.consume_token(token)
         place, mask = self._state.grammar.look(matcher)
         if place is not Place.OPEN:
-            if matcher.is_error() or not matcher.rollback(1):
+            if matcher.is_error() or not self._state.grammar.go_back(matcher, 1):
                 # It never leaves an error: another one has to go on, from the anchor.
                 self._path = []
                 self._state.restore()
@@ -174,6 +174,6 @@ class _Walk:
         steps = len(self._path) - depth
         if steps:
             del self._path[depth:]
-            if not self._state.matcher.rollback(steps):
+            if not self._state.grammar.go_back(self._state.matcher, steps):
                 self._state.restore()
                 self._state.matcher.consume_tokens([self._token_ids[n] for n in self._path])

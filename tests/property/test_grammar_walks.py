@@ -16,7 +16,8 @@ from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.grammar_trees import constrain
 from goose_ray.engine.structured import StructuredOutput
 
-_PIECES = ["ab", "abc", "bc", "cab", " a", '":', '",', "1,"]
+# Some take the parser over several of its places at once.
+_PIECES = ["ab", "abc", "bc", "cab", " a", '":', '",', "1,", '{"', ' "', '["', '":"', '","', '"}', '},{"', '": {"']
 _FORCED = 8
 _VOCAB_SIZE = 256 + len(_PIECES)
 _COMPILER = GrammarCompiler(FakeTokenizer(_PIECES, specials=(EOS,)), vocab_size=_VOCAB_SIZE, eos_token_ids=(EOS,))
@@ -32,6 +33,13 @@ _regexes = st.recursive(
     ),
     max_leaves=8,
 )
+_JSON = [
+    StructuredOutput("json_object"),
+    StructuredOutput("json_schema", '{"type": "array", "items": {"type": "object"}}'),
+    StructuredOutput(
+        "grammar", 'start: (PAIR | LIST) ("," (PAIR | LIST))*\nPAIR: "{\\"" /[abc]*/ "\\":"\nLIST: "[" /[abc1]*/'
+    ),
+]
 _choices = st.lists(st.text(st.sampled_from('abc "\\\n\té😀\x01'), min_size=1, max_size=8), min_size=1, max_size=5)
 
 
@@ -41,7 +49,8 @@ def _is_allowed(mask: np.ndarray, token: int) -> bool:
 
 def _tree(random: Random, state: GrammarState) -> TokenTree:
     """Some of what may follow the anchor, and anything."""
-    likely = [token for token in range(_VOCAB_SIZE) if _is_allowed(state.mask, token)] + list(b"abc \xc3\xa9") + [256]
+    likely = [token for token in range(_VOCAB_SIZE) if _is_allowed(state.mask, token)] + list(b"abc \xc3\xa9")
+    likely += 8 * list(range(256, _VOCAB_SIZE))
     num_nodes = random.randint(1, 16)
     parents = [-1, *(random.randrange(max(0, node - 3), node) for node in range(1, num_nodes))]
     return TokenTree.from_parents([7, *random.choices(likely, k=num_nodes - 1)], parents)
@@ -49,8 +58,20 @@ def _tree(random: Random, state: GrammarState) -> TokenTree:
 
 @given(regex=_regexes, seed=st.integers(0, 2**16))
 def test_a_walk_leaves_no_trace(regex: str, seed: int) -> None:
-    random = Random(seed)
-    state = GrammarState(_COMPILER.compile(StructuredOutput("regex", f"a?({regex})b")))
+    place, text = _walked(StructuredOutput("regex", f"a?({regex})b"), Random(seed))
+    if place is Place.COMPLETE:
+        assert re.fullmatch(f"a?({regex})b", text)
+
+
+@pytest.mark.parametrize("structured", _JSON, ids=lambda structured: structured.kind)
+@given(seed=st.integers(0, 2**16))
+def test_a_walk_over_a_parser_s_places_leaves_no_trace(structured: StructuredOutput, seed: int) -> None:
+    _walked(structured, Random(seed))
+
+
+def _walked(structured: StructuredOutput, random: Random) -> tuple[Place, str]:
+    """Where random tokens lead to, and their text. Before each a random tree is looked at."""
+    state = GrammarState(_COMPILER.compile(structured))
     committed: list[int] = []
     for _ in range(12):
         tree = _tree(random, state)
@@ -68,13 +89,12 @@ def test_a_walk_leaves_no_trace(regex: str, seed: int) -> None:
             # What is there was allowed, and was proposed if it is not forced.
             assert _is_allowed(result.masks[kept.parents[node]], int(kept.token_ids[node]))
         options = [token for token in range(_VOCAB_SIZE) if _is_allowed(state.mask, token)]
-        committed.append(random.choice(options))
+        pieces = [token for token in options if token >= 256]
+        committed.append(random.choice(pieces if pieces and random.random() < 0.7 else options))
         state.advance(committed[-1:])
         if state.place is not Place.OPEN:
             break
-    text = _TOKENIZER.decode(committed)
-    if state.place is Place.COMPLETE:
-        assert re.fullmatch(f"a?({regex})b", text)
+    return state.place, _TOKENIZER.decode(committed)
 
 
 @given(choices=_choices, seed=st.integers(0, 2**16))

@@ -45,11 +45,13 @@ _SHORT_BUDGET = 4
 def samplings(max_tokens: int) -> dict[str, SamplingParams]:
     """The ways to sample, by name."""
     plain = SamplingParams(max_tokens=max_tokens, temperature=0.0)
+    sampled = replace(plain, temperature=0.7, top_p=0.9, seed=SAMPLING_SEED)
     return {
         "greedy": plain,
-        "sampled": replace(plain, temperature=0.7, top_p=0.9, seed=SAMPLING_SEED),
+        "sampled": sampled,
         "penalties": replace(plain, repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.5),
-        "json_schema": replace(plain, structured=StructuredOutput("json_schema", _SCHEMA)),
+        # greedy, a model seldom tries what a mask must keep from it
+        "json_schema": replace(sampled, structured=StructuredOutput("json_schema", _SCHEMA)),
         "logprobs": replace(plain, logprobs=5),
     }
 
