@@ -33,9 +33,9 @@ class AdmissionRules:
         self._check_length(len(request.prompt_token_ids), request.sampling.max_tokens)
         ids = np.asarray(request.prompt_token_ids)
         if ids.dtype.kind != "i" or ids.min() < 0 or ids.max() >= self.vocab_size:
-            known = range(self.vocab_size)
+            allowed = range(self.vocab_size)
             wrong = next(
-                token for token in request.prompt_token_ids if not isinstance(token, int) or token not in known
+                token for token in request.prompt_token_ids if not isinstance(token, int) or token not in allowed
             )
             raise InvalidRequestError(
                 f"prompt token ids must be integers from 0 to {self.vocab_size - 1}, not {wrong!r}", "prompt"
