@@ -53,13 +53,14 @@ class Grammar:
         return Place.STUCK if matcher.is_error() or not matcher.is_accepting() else Place.COMPLETE, mask
 
     def go_back(self, matcher: LLMatcher, num_tokens: int) -> bool:
-        """Takes back the tokens that it consumed last; false if it cannot.
+        """Takes back the tokens that it consumed last; false if the matcher is to be made anew.
 
         The library (from 1.5.1 on) gives its last mask again where the lexer's state and the number of the parser's
         rows are the same, although on another branch they may be other rows. A mask that is asked for at once takes
-        that one's place: below here the number of rows is the same only where the rows are.
+        that one's place: below here the number of rows is the same only where the rows are. It is not kept where the
+        next bytes are forced, so there the old one would stay.
         """
-        if not matcher.rollback(num_tokens):
+        if not matcher.rollback(num_tokens) or matcher.compute_ff_bytes():
             return False
         self.vocabulary.mask(matcher)
         return True

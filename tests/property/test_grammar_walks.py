@@ -17,7 +17,29 @@ from goose_ray.engine.grammar_trees import constrain
 from goose_ray.engine.structured import StructuredOutput
 
 # Some take the parser over several of its places at once.
-_PIECES = ["ab", "abc", "bc", "cab", " a", '":', '",', "1,", '{"', ' "', '["', '":"', '","', '"}', '},{"', '": {"']
+_PIECES = [
+    "ab",
+    "abc",
+    "bc",
+    "cab",
+    " a",
+    '":',
+    '",',
+    "1,",
+    '{"',
+    ' "',
+    '["',
+    '":"',
+    '","',
+    '"}',
+    '},{"',
+    '": {"',
+    '":{"',
+    '":["',
+    "name",
+    ' ["',
+    ' {"',
+]
 _FORCED = 8
 _VOCAB_SIZE = 256 + len(_PIECES)
 _COMPILER = GrammarCompiler(FakeTokenizer(_PIECES, specials=(EOS,)), vocab_size=_VOCAB_SIZE, eos_token_ids=(EOS,))
@@ -36,6 +58,8 @@ _regexes = st.recursive(
 _JSON = [
     StructuredOutput("json_object"),
     StructuredOutput("json_schema", '{"type": "array", "items": {"type": "object"}}'),
+    # forced bytes before what tells branches apart
+    StructuredOutput("json_schema", '{"type": "object", "properties": {"name": {}}, "required": ["name"]}'),
     StructuredOutput(
         "grammar", 'start: (PAIR | LIST) ("," (PAIR | LIST))*\nPAIR: "{\\"" /[abc]*/ "\\":"\nLIST: "[" /[abc1]*/'
     ),
@@ -131,3 +155,29 @@ def test_any_json_that_a_schema_allows_can_be_read(seed: int) -> None:
         assert read.keys() == {"a", "b"}
         assert all(isinstance(number, int) for number in read["a"])
         assert read["b"] in ("x", None)
+
+
+@pytest.mark.parametrize(
+    ("structured", "committed", "drafted", "next_piece"),
+    [
+        (StructuredOutput("json_object"), b'{"a":', '{"', ' "'),
+        (StructuredOutput("json_object"), b'{"a":', ' "', '{"'),
+        # behind the anchor a byte is forced
+        (StructuredOutput("grammar", 'start: "=" (" [" S "]" ";" | " (" S "]" ",")\nS: /[a-z]*/'), b"=", " [", " ("),
+        (StructuredOutput("grammar", 'start: "=" (" [" S "]" ";" | " (" S "]" ",")\nS: /[a-z]*/'), b"=", " (", " ["),
+    ],
+)
+def test_what_follows_is_not_what_would_have_followed_a_draft(
+    structured: StructuredOutput, committed: bytes, drafted: str, next_piece: str
+) -> None:
+    """Of tokens alike in length, behind which a string is open."""
+    pieces = ['{"', ' "', " [", " (", "];", "],", '":', '",']
+    compiler = GrammarCompiler(FakeTokenizer(pieces, specials=(EOS,)), vocab_size=264, eos_token_ids=(EOS,))
+    walked, fresh = (GrammarState(compiler.compile(structured)) for _ in range(2))
+    token_ids = list(committed)
+    walked.advance(token_ids)
+    tree = TokenTree.chain(token_ids[-1], [256 + pieces.index(drafted)], source=1)
+    assert constrain(walked, tree, max_depth=9, max_draft_nodes=9, forced_bit=0).tree.num_draft_nodes == 1
+    walked.advance([256 + pieces.index(next_piece)])
+    fresh.advance([*token_ids, 256 + pieces.index(next_piece)])
+    assert np.array_equal(walked.mask, fresh.mask)
