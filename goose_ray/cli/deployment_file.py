@@ -5,6 +5,7 @@ Knows the layout of the YAML (one application of `goose_ray.app:build_app`, its 
 fields that options stand for; runs nothing.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -55,11 +56,9 @@ class DeploymentFile:
     def __init__(self, name: str | None = None) -> None:
         self.path = _find(name or _DEFAULT)
         try:
-            document: Any = yaml.safe_load(self.path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise self._wrong(str(error)) from error
-        except RecursionError:
-            raise self._wrong("it is nested too deeply") from None
+            document: Any = _read(self.path)
+        except ValueError as error:
+            raise self._wrong(str(error)) from None
         applications = document.get("applications") if isinstance(document, dict) else None
         if not isinstance(applications, list):
             raise self._wrong("it has no list of `applications`")
@@ -79,14 +78,14 @@ class DeploymentFile:
             self._application.pop("deployments", None)
             deployments = []
         if not isinstance(deployments, list):
-            raise ConfigError(f"deployments: must be a list, not {deployments!r}")
+            raise ConfigError(f"deployments: must be a list, not {_shown(deployments)}")
         for one in deployments:
             name = one.get("name") if isinstance(one, dict) else one
             if not isinstance(one, dict) or name not in _DEPLOYMENTS:
                 near = get_close_matches(str(name), _DEPLOYMENTS, 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise ConfigError(
-                    f"deployments: each must have as name {' or '.join(_DEPLOYMENTS)}, not {name!r}{hint}"
+                    f"deployments: each must have as name {' or '.join(_DEPLOYMENTS)}, not {_shown(name)}{hint}"
                 )
             _require_mapping(one, "autoscaling_config")
         for name in _DEPLOYMENTS:
@@ -120,7 +119,7 @@ class DeploymentFile:
         """
         port = self._port
         if not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
-            raise ConfigError(f"http_options.port: must be a number from 1 to 65535, not {port!r}")
+            raise ConfigError(f"http_options.port: must be a number from 1 to 65535, not {_shown(port)}")
         check_values(self._document, self._application)
         policy = (self._server().get("autoscaling_config") or {}).get("policy") or {}
         function = str(policy.get("policy_function", ""))
@@ -192,9 +191,31 @@ class DeploymentFile:
 def _require_mapping(of: dict[str, Any], name: str) -> None:
     """Or nothing, as where all that stood below it is commented out: then it is taken away. Raises ConfigError."""
     if not isinstance(of.get(name), dict | None):
-        raise ConfigError(f"{name}: must be a mapping, not {of[name]!r}")
+        raise ConfigError(f"{name}: must be a mapping, not {_shown(of[name])}")
     if name in of and of[name] is None:
         del of[name]
+
+
+def _read(path: Path) -> Any:
+    """Raises ValueError saying what is wrong with it, without its text, which may hold secrets."""
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        # aliases may put a part into itself
+        json.dumps(document, default=str, skipkeys=True)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise ValueError(f"{where}{error.problem}") from error
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        raise ValueError(str(error)) from error
+    return document
+
+
+def _shown(value: object) -> str:
+    """What has parts may hold secrets."""
+    return "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
 
 
 def _find(name: str) -> Path:
