@@ -65,6 +65,9 @@ async def merged(
     finally:
         forwarding.cancel()
         await asyncio.wait([forwarding])
+        if not forwarding.cancelled():
+            # Looked at, so that it is not logged: who closes this early wants no failure either.
+            forwarding.exception()
 
 
 async def collect(deltas: AsyncGenerator[tuple[int, Delta]], num_answers: int) -> list[Answer]:
