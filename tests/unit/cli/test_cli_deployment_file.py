@@ -14,6 +14,18 @@ from goose_ray.cli.deployment_file import shipped_deployments
 from goose_ray.config import GooseConfig
 
 
+def changed(folder: Path, path: tuple[str | int, ...], value: object) -> Path:
+    """A file like the one that comes along, with another value at a place in it."""
+    document = printed()
+    part: Any = document
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = value
+    file = folder / "deployment.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
 @pytest.mark.parametrize("name", sorted(path.stem for path in DEPLOYMENTS.glob("*.yaml")))
 def test_every_deployment_is_served_by_name(name: str) -> None:
     document = printed("--config", name)
@@ -162,13 +174,7 @@ def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text
 def test_what_serve_would_stumble_over_is_named(
     tmp_path: Path, path: tuple[str | int, ...], value: object, problem: str
 ) -> None:
-    document = printed()
-    part: Any = document
-    for step in path[:-1]:
-        part = part[step]
-    part[path[-1]] = value
-    file = tmp_path / "deployment.yaml"
-    file.write_text(yaml.safe_dump(document))
+    file = changed(tmp_path, path, value)
     result = serve("--config", file, "--print-config")
     assert result.exit_code == 1
     assert problem in result.stderr
@@ -204,13 +210,7 @@ def test_what_serve_can_make_of_a_file_is_its_own_business(
     tmp_path: Path, path: tuple[str | int, ...], value: object
 ) -> None:
     """It may find modules where this process has none; and a part may be empty."""
-    document = printed()
-    part: Any = document
-    for step in path[:-1]:
-        part = part[step]
-    part[path[-1]] = value
-    file = tmp_path / "deployment.yaml"
-    file.write_text(yaml.safe_dump(document))
+    file = changed(tmp_path, path, value)
     assert printed("--config", file, "--replicas", "2")["applications"]
 
 
