@@ -1,6 +1,6 @@
 """What is wrong with a configuration, in the words of whoever wrote it. Knows no option."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 
 from pydantic import BaseModel, ValidationError
@@ -30,8 +30,23 @@ def first_problem(
         return problem
     # a problem of several fields names them
     is_shown = first["loc"] and field not in secrets and "runtime_env" not in first["loc"]
+    if not is_shown:
+        for text in sorted(_texts(first["input"]), key=len, reverse=True):
+            problem = problem.replace(text, "...")
     value = f", not {first['input']!r}" if is_shown and _is_plain(first["input"]) else ""
     return f"{field}: {problem}{value}"
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Strings in it, which a problem's words may repeat."""
+    if isinstance(value, str) and value:
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts(part)
 
 
 def _is_field(name: str | int) -> bool:

@@ -5,27 +5,23 @@ Knows the layout of the YAML (one application of `goose_ray.app:build_app`, its 
 fields that options stand for; runs nothing.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from goose_ray.cli.deployment_options import check_options, check_values
+from goose_ray.cli.deployment_reading import find_deployment, read_deployment
 from goose_ray.config import GooseConfig
 from goose_ray.errors import ConfigError
-from goose_ray.scaling.policy import targets_of
 
-__all__ = ["Changes", "DeploymentFile", "shipped_deployments"]
+__all__ = ["Changes", "DeploymentFile"]
 
 _BUILDER = "goose_ray.app:build_app"
 _DEFAULT = "goose"
 _DEPLOYMENTS = ("GooseServer", "OpenAIIngress")
-_POLICY = "goose_ray.scaling.policy:CapacityPolicy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +37,13 @@ class Changes:
     engine: Mapping[str, Any] | None = None
 
 
-def shipped_deployments() -> dict[str, Path]:
-    """By name: in an installed package beside the code, in a clone in `deployments/`."""
-    package = Path(str(files("goose_ray")))
-    for folder in (package / "deployments", package.parent / "deployments"):
-        if found := {file.stem: file for file in sorted(folder.glob("*.yaml"))}:
-            return found
-    return {}
-
-
 class DeploymentFile:
     """Raises ConfigError if there is no such file, or if it is no Serve config with one application of goose's."""
 
     def __init__(self, name: str | None = None) -> None:
-        self.path = _find(name or _DEFAULT)
+        self.path = find_deployment(name or _DEFAULT)
         try:
-            document: Any = _read(self.path)
+            document: Any = read_deployment(self.path)
         except ValueError as error:
             raise self._wrong(str(error)) from None
         applications = document.get("applications") if isinstance(document, dict) else None
@@ -114,22 +101,11 @@ class DeploymentFile:
 
     @property
     def config(self) -> GooseConfig:
-        """Raises ConfigError naming the field that is wrong, Serve's own too, and those of our autoscaling policy:
-        Serve's controller could only tell its log.
-        """
+        """Raises ConfigError naming the field that is wrong, Serve's own too."""
         port = self._port
         if not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
             raise ConfigError(f"http_options.port: must be a number from 1 to 65535, not {_shown(port)}")
         check_values(self._document, self._application)
-        policy = (self._server().get("autoscaling_config") or {}).get("policy") or {}
-        function = str(policy.get("policy_function", ""))
-        if function.startswith("goose_ray.") and function != _POLICY:
-            raise ConfigError(f"autoscaling_config.policy.policy_function: ours is {_POLICY}, not {function!r}")
-        if function == _POLICY:
-            try:
-                targets_of(policy.get("policy_kwargs") or {})
-            except ValueError as error:
-                raise ConfigError(f"autoscaling_config.policy.policy_kwargs: {error}") from None
         return GooseConfig.from_args(self._application.get("args") or {})
 
     @property
@@ -196,33 +172,6 @@ def _require_mapping(of: dict[str, Any], name: str) -> None:
         del of[name]
 
 
-def _read(path: Path) -> Any:
-    """Raises ValueError saying what is wrong with it, without its text, which may hold secrets."""
-    try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-        # aliases may put a part into itself
-        json.dumps(document, default=str, skipkeys=True)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
-        raise ValueError(f"{where}{error.problem}") from error
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
-        raise ValueError(str(error)) from error
-    return document
-
-
 def _shown(value: object) -> str:
     """What has parts may hold secrets."""
     return "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
-
-
-def _find(name: str) -> Path:
-    path = Path(name).expanduser()
-    if path.is_file():
-        return path
-    shipped = shipped_deployments()
-    if name in shipped:
-        return shipped[name]
-    raise ConfigError(f"there is no file {name!r}, and of the deployments that come along ({', '.join(shipped)}) none")

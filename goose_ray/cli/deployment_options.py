@@ -14,8 +14,11 @@ from pydantic import BaseModel, ValidationError
 
 from goose_ray.config_problem import first_problem
 from goose_ray.errors import ConfigError
+from goose_ray.scaling.policy import targets_of
 
 __all__ = ["check_options", "check_values"]
+
+_POLICY = "goose_ray.scaling.policy:CapacityPolicy"
 
 
 def check_options(document: Mapping[str, Any], application: Mapping[str, Any]) -> None:
@@ -50,9 +53,15 @@ def check_options(document: Mapping[str, Any], application: Mapping[str, Any]) -
 
 
 def check_values(document: Mapping[str, Any], application: Mapping[str, Any]) -> None:
-    """Raises ConfigError naming an option of `document` whose value Serve refuses. Without Ray all pass."""
+    """Raises ConfigError naming an option of `document` whose value Serve refuses, or our autoscaling policy, which
+    Serve's controller could only tell its log. Without Ray all pass but those of the policy.
+    """
+    for deployment in application.get("deployments") or []:
+        policy = (deployment.get("autoscaling_config") or {}).get("policy")
+        if isinstance(policy, Mapping):
+            _check_policy(f"deployments.{deployment['name']}.autoscaling_config.policy", policy)
     try:
-        from ray.serve.config import AutoscalingConfig
+        from ray.serve.config import AutoscalingConfig, RequestRouterConfig
         from ray.serve.schema import DeploymentSchema, ServeDeploySchema
     except ImportError:
         return
@@ -65,9 +74,22 @@ def check_values(document: Mapping[str, Any], application: Mapping[str, Any]) ->
         if (autoscaling := deployment.get("autoscaling_config")) is not None:
             # the schema of a deployment takes any mapping for it
             _parse(f"{where}.autoscaling_config", autoscaling, AutoscalingConfig)
+        if (router := deployment.get("request_router_config")) is not None:
+            _parse(f"{where}.request_router_config", router, RequestRouterConfig)
         # the schema of the whole names a deployment by its number
         _parse(where, deployment, DeploymentSchema)
     _parse("", document, ServeDeploySchema)
+
+
+def _check_policy(where: str, policy: Mapping[str, Any]) -> None:
+    function = str(policy.get("policy_function", ""))
+    if function.startswith("goose_ray.") and function != _POLICY:
+        raise ConfigError(f"{where}.policy_function: ours is {_POLICY}, not {function!r}")
+    if function == _POLICY:
+        try:
+            targets_of(policy.get("policy_kwargs") or {})
+        except ValueError as error:
+            raise ConfigError(f"{where}.policy_kwargs: {error}") from None
 
 
 def _parse(where: str, options: object, schema: type[BaseModel]) -> None:
@@ -75,15 +97,18 @@ def _parse(where: str, options: object, schema: type[BaseModel]) -> None:
         schema.model_validate(_without_imports(options))
     except ValidationError as error:
         raise ConfigError(first_problem(error, schema, where=where)) from None
+    except (TypeError, AttributeError) as error:
+        # validators of Serve's own that expect the right type
+        raise ConfigError(": ".join(filter(None, [where, str(error).strip()]))) from None
 
 
 def _without_imports(options: object) -> Any:
-    """A copy, which a schema may write into, without what it would import."""
+    """A copy, which a schema may write into, without what it would import: strings alone can be that."""
     if isinstance(options, Mapping):
         return {
             name: _without_imports(value)
             for name, value in options.items()
-            if name not in ("policy_function", "request_router_class")
+            if not (name in ("policy_function", "request_router_class") and isinstance(value, str))
         }
     return [_without_imports(one) for one in options] if isinstance(options, list) else deepcopy(options)
 

@@ -11,7 +11,8 @@ from typing import Any, Literal
 import click
 
 from goose_ray.cli.checks.finding import Finding, Verdict
-from goose_ray.cli.deployment_file import Changes, DeploymentFile, shipped_deployments
+from goose_ray.cli.deployment_file import Changes, DeploymentFile
+from goose_ray.cli.deployment_reading import shipped_deployments
 from goose_ray.cli.options import BUDGET
 from goose_ray.config import GooseConfig
 from goose_ray.errors import ConfigError

@@ -10,7 +10,7 @@ from ray.serve.schema import (
 )
 from serve_command import DEPLOYMENTS, args_of, goose_server, printed, serve
 
-from goose_ray.cli.deployment_file import shipped_deployments
+from goose_ray.cli.deployment_reading import shipped_deployments
 from goose_ray.config import GooseConfig
 
 
@@ -146,6 +146,36 @@ def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text
             "autoscaling_config.policy.policy_function: ours is goose_ray.scaling.policy:CapacityPolicy, not",
         ),
         (
+            ("applications", 0, "deployments", 1, "autoscaling_config"),
+            {"policy": {"policy_function": "goose_ray.scaling.policy:CapacityPolcy"}},
+            "OpenAIIngress.autoscaling_config.policy.policy_function: ours is goose_ray.scaling.policy:CapacityPolicy",
+        ),
+        (
+            ("applications", 0, "deployments", 0, "autoscaling_config", "policy", "policy_function"),
+            5,
+            "GooseServer.autoscaling_config.policy.policy_function: Input should be a valid string, not 5",
+        ),
+        (
+            ("applications", 0, "deployments", 0, "autoscaling_config", "policy", "policy_function"),
+            None,
+            "GooseServer.autoscaling_config.policy.policy_function: Input should be a valid string, not None",
+        ),
+        (
+            ("applications", 0, "deployments", 0, "request_router_config"),
+            {"request_router_class": "x:y", "max_backoff_s": -1},
+            "GooseServer.request_router_config.max_backoff_s: Input should be greater than 0, not -1",
+        ),
+        (
+            ("applications", 0, "deployments", 0, "request_router_config"),
+            {"request_router_class": ["x:y"]},
+            "GooseServer.request_router_config.request_router_class: Input should be a valid string, not",
+        ),
+        (
+            ("applications", 0, "deployments", 0, "ray_actor_options", "runtime_env"),
+            {"working_dir": 5},
+            "deployments.GooseServer: path_or_uri must be a string",
+        ),
+        (
             ("applications", 0, "deployments", 0, "backpressure_config", "status_cod"),
             429,
             "deployments.GooseServer.backpressure_config.status_cod: there is no such option",
@@ -222,11 +252,17 @@ def test_a_gang_is_printed_as_it_stands(tmp_path: Path) -> None:
     assert printed("--config", file) == document
 
 
-def test_secrets_of_a_file_are_not_shown(tmp_path: Path) -> None:
-    document = printed()
-    document["applications"][0]["runtime_env"] = {"working_dir": ".", "env_vars": {"HF_TOKEN": "hf_secret"}}
-    file = tmp_path / "deployment.yaml"
-    file.write_text(yaml.safe_dump(document))
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"working_dir": ".", "env_vars": {"HF_TOKEN": "hf_secret"}},
+        {"working_dir": "//user:hf_secret@host/code.zip"},
+        {"py_modules": ["//user:hf_secret@host/code.zip"]},
+        "hf_secret",
+    ],
+)
+def test_secrets_of_a_file_are_not_shown(tmp_path: Path, environment: object) -> None:
+    file = changed(tmp_path, ("applications", 0, "runtime_env"), environment)
     result = serve("--config", file, "--print-config")
     assert result.exit_code == 1
     assert "runtime_env" in result.stderr
