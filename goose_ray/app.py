@@ -2,6 +2,7 @@
 
 YAML (`serve run deployments/goose.yaml`):
 
+    http_options: {host: 127.0.0.1, port: 8000}
     applications:
       - name: goose
         route_prefix: /

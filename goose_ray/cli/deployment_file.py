@@ -57,6 +57,8 @@ class DeploymentFile:
         _require_mapping(document, "http_options")
         _require_mapping(ours[0], "args")
         _require_mapping(ours[0].get("args") or {}, "engine")
+        # Serve's own, for a file that says nothing, is every address
+        self._part(document, "http_options").setdefault("host", "127.0.0.1")
         self._check_deployments()
 
     def _check_deployments(self) -> None:
@@ -87,7 +89,7 @@ class DeploymentFile:
         """A model of another name takes the file's `served_model_name` away, unless that is changed too: it would
         announce a model that is not served.
         """
-        http: dict[str, Any] = self._part(self._document, "http_options")
+        http: dict[str, Any] = self._document["http_options"]
         http.update({name: value for name in ("host", "port") if (value := getattr(changes, name)) is not None})
         args = self._part(self._application, "args")
         if changes.args:
@@ -110,7 +112,7 @@ class DeploymentFile:
 
     @property
     def host(self) -> str:
-        return str((self._document.get("http_options") or {}).get("host", "127.0.0.1"))
+        return str(self._document["http_options"]["host"])
 
     @property
     def port(self) -> int:
@@ -119,7 +121,7 @@ class DeploymentFile:
     @property
     def _port(self) -> Any:
         """As it stands there."""
-        return (self._document.get("http_options") or {}).get("port", 8000)
+        return self._document["http_options"].get("port", 8000)
 
     @property
     def application(self) -> str:

@@ -217,6 +217,13 @@ def test_deployments_are_for_their_own_machine_unless_told_otherwise() -> None:
         assert yaml.safe_load(file.read_text("utf-8"))["http_options"]["host"] == "127.0.0.1", file.name
 
 
+@pytest.mark.parametrize("options", [None, {}, {"port": 8001}])
+def test_a_file_that_names_no_host_is_for_this_machine_too(tmp_path: Path, options: object) -> None:
+    """Serve would listen to every address."""
+    document = printed("--config", changed(tmp_path, ("http_options",), options))
+    assert ServeDeploySchema.model_validate(document).http_options.host == "127.0.0.1"
+
+
 def test_deployments_come_along_in_a_wheel() -> None:
     """Where the build puts them is where they are looked for."""
     import tomllib

@@ -62,7 +62,7 @@ def test_what_is_said_of_others_has_a_source(row: list[str]) -> None:
     assert len(row) == COLUMNS
     sources = set(re.findall(r"^\[([\w-]+)\]: https://\S+$", TEXT, re.MULTILINE))
     for cell in row[2:]:
-        if cell != "–":
-            found = re.fullmatch(r"\[[^\]]+\]\[([\w-]+)\]", cell)
+        for word in cell.split("]; [") if cell != "–" else ():
+            found = re.fullmatch(r"\[?[^\]]+\]\[([\w-]+)\]?", word)
             assert found, cell
             assert found[1] in sources, cell
