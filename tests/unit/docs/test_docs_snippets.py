@@ -1,12 +1,11 @@
 """Every command and snippet in the documentation parses: commands by the programs' own parsers, YAML by the
-configuration. Python also runs, each block in the test that `RUN_BY` names.
+configuration. Python also runs, each block in the test that `RUN_BY` names, and so do commands:
+tests/serve/openai_api/test_docs_commands.py.
 """
 
 import json
 import re
-import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import click
 import pytest
 import yaml
+from docs_blocks import BLOCKS, DOCS, REPOSITORY, Block, simple_commands, typed, written_in
 from ray.scripts.scripts import cli as ray_cli
 from ray.serve.schema import DeploymentSchema, ServeDeploySchema
 from ray.serve.scripts import cli as serve_cli
@@ -26,8 +26,6 @@ from goose_ray.config import EngineConfig, GooseConfig
 from goose_ray.errors import ConfigError
 from goose_ray.telemetry.metric_list import DISTRIBUTIONS, SCALARS
 
-REPOSITORY = Path(__file__).parents[3]
-DOCS = [*sorted((REPOSITORY / "docs").glob("*.md")), *sorted(REPOSITORY.glob("*.md"))]
 # Programs of others, which need not be here.
 FOREIGN = {"docker", "export", "git", "grafana", "helm", "kubectl", "llm", "npm", "prometheus", "sudo", "until"}
 # A new block fails here until a test runs it.
@@ -37,67 +35,6 @@ RUN_BY = {
     "policies.md": ["tests/unit/docs/test_policies_doc.py", "tests/unit/docs/test_policies_doc.py"],
 }
 LANGUAGES = {"", "console", "json", "python", "yaml"}
-
-
-@dataclass(frozen=True)
-class Block:
-    file: Path
-    line: int
-    language: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file.name}:{self.line}"
-
-
-def blocks_of(file: Path) -> Iterator[Block]:
-    text = file.read_text(encoding="utf-8")
-    for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        yield Block(file, text[: found.start()].count("\n") + 1, found[1], found[2])
-
-
-BLOCKS = [block for file in DOCS for block in blocks_of(file)]
-
-
-def written_in(language: str) -> list[Block]:
-    return [block for block in BLOCKS if block.language == language]
-
-
-def typed(console: str) -> Iterator[str]:
-    """What is typed behind each prompt: a line, or more where a quotation or a backslash says so."""
-    lines = iter(console.splitlines())
-    for line in lines:
-        if not line.startswith("$ "):
-            continue
-        command = line[2:]
-        while command.endswith("\\") or not is_whole(command):
-            command = f"{command.removesuffix(chr(92))}\n{next(lines)}"
-        yield command
-
-
-def is_whole(command: str) -> bool:
-    try:
-        shlex.split(command, comments=True)
-    except ValueError:
-        return False
-    return True
-
-
-def simple_commands(line: str) -> Iterator[list[str]]:
-    """Words of each command of a shell line, without assignments before it and redirections behind it."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
-    words: list[str] = []
-    tokens = iter([*lexer, ";"])
-    for token in tokens:
-        if set(token) <= set(";|&"):
-            if words:
-                yield words
-            words = []
-        elif set(token) <= set("<>"):
-            next(tokens)
-        elif words or not re.fullmatch(r"\w+=.*", token):
-            words.append(token)
 
 
 @pytest.fixture
