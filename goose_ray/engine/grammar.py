@@ -2,11 +2,15 @@
 
 The place is a function of the committed output tokens alone: it can be made anew from them at any time, and is, after
 an error of the library while it looked at drafts. Knows no trees and no requests.
+
+What the library keeps of a grammar has a limit, and all who use the grammar fill it, drafts too. An output that meets
+it goes on with a grammar of its own: whether it can is then a matter of its tokens.
 """
 
 import logging
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from llguidance import LLMatcher
@@ -17,6 +21,8 @@ __all__ = ["Grammar", "GrammarState", "Place", "sole_token"]
 
 _logger = logging.getLogger(__name__)
 _SHOWN_CHARS = 300
+# What a grammar may have taken to compile to be compiled anew while a batch waits.
+_LONGEST_ANEW_S = 0.05
 
 
 class Place(Enum):
@@ -28,12 +34,15 @@ class Place(Enum):
 class Grammar:
     """May be shared by threads, and its requests share what the library learns of it."""
 
-    def __init__(self, matcher: LLMatcher, vocabulary: GrammarVocabulary) -> None:
+    def __init__(self, compile: Callable[[], LLMatcher], vocabulary: GrammarVocabulary) -> None:
         self.vocabulary = vocabulary
-        self._matcher = matcher
+        self._compile = compile
         self._lock = threading.Lock()
+        started_s = time.thread_time()
+        self._matcher = compile()
         # [num_words] int32: what an output may begin with
-        self.start_mask = vocabulary.mask(matcher)
+        self.start_mask = vocabulary.mask(self._matcher)
+        self._compile_s = time.thread_time() - started_s
         # The library has failed or reached a limit in it, and might do so again for whoever comes next.
         self.is_spoiled = False
 
@@ -41,6 +50,10 @@ class Grammar:
         """At the grammar's start."""
         with self._lock:
             return self._matcher.deep_copy()
+
+    def anew(self) -> "Grammar | None":
+        """The same for one output alone; None if others would wait too long for it."""
+        return Grammar(self._compile, self.vocabulary) if self._compile_s <= _LONGEST_ANEW_S else None
 
     def look(self, matcher: LLMatcher) -> tuple[Place, MaskArray]:
         """Where it is, and what may follow; the mask has a meaning where the place is open."""
@@ -91,6 +104,16 @@ class GrammarState:
     def advance(self, token_ids: Sequence[int]) -> None:
         """Commits output tokens. To be called while the place is open; raises nothing."""
         self._token_ids += token_ids
+        self._take(token_ids)
+        if self.place is not Place.STUCK:
+            return
+        self._grammar.is_spoiled = True
+        if self.matcher.is_error() and (own := self._grammar.anew()) is not None:
+            self._grammar, self.matcher = own, own.matcher()
+            self._take(self._token_ids)
+
+    def _take(self, token_ids: Sequence[int]) -> None:
+        self.problem = None
         try:
             self.has_all = self.matcher.consume_tokens(list(token_ids))
             self.place, self.mask = self._grammar.look(self.matcher)
@@ -99,7 +122,6 @@ class GrammarState:
         except Exception as error:
             _logger.exception("a grammar failed after %d tokens", len(self._token_ids))
             self.place, self.problem = Place.STUCK, f"the grammar library failed: {error}"
-        self._grammar.is_spoiled |= self.place is Place.STUCK
 
     def restore(self) -> None:
         """Makes the matcher anew, behind the committed tokens."""

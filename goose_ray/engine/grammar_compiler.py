@@ -1,7 +1,8 @@
 """From a specification to a grammar, with limits on what one may cost. Knows nothing of who asks.
 
-The library counts its work instead of the seconds, and gives up at limits that are reached within tens of
-milliseconds; what it refuses is the client's fault and says so.
+The library counts its work instead of the seconds, and gives up at limits that are mostly reached within tens of
+milliseconds, a regular expression of 40,000 characters in eight seconds; what it does not count, `grammar_multiples`
+does. What is refused is the client's fault and says so.
 """
 
 import json
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from llguidance import LLMatcher, LLParserLimits, grammar_from
 
 from goose_ray.engine.grammar import Grammar, error_of
+from goose_ray.engine.grammar_multiples import check_multiples, schemas_in_lark
 from goose_ray.engine.grammar_preface import behind
 from goose_ray.engine.grammar_vocabulary import GrammarVocabulary
 from goose_ray.engine.structured import SCHEMA_OPTIONS, StructuredOutput
@@ -63,9 +65,8 @@ class GrammarCompiler:
                     structured.param,
                     "unsupported_parameter",
                 )
-            if (known := self._grammars.get(structured)) is not None and not known.is_spoiled:
-                self._grammars.move_to_end(structured)
-                return known
+        if (known := self.known(structured)) is not None:
+            return known
         grammar = _compiled(structured, vocabulary)
         with self._lock:
             self._grammars[structured] = grammar
@@ -73,6 +74,14 @@ class GrammarCompiler:
             if len(self._grammars) > _MAX_GRAMMARS:
                 self._grammars.popitem(last=False)
         return grammar
+
+    def known(self, structured: StructuredOutput) -> Grammar | None:
+        """One that was compiled before, at once."""
+        with self._lock:
+            if (known := self._grammars.get(structured)) is None or known.is_spoiled:
+                return None
+            self._grammars.move_to_end(structured)
+            return known
 
     @cached_property
     def _vocabulary(self) -> GrammarVocabulary | None:
@@ -97,8 +106,8 @@ def _compiled(structured: StructuredOutput, vocabulary: GrammarVocabulary) -> Gr
             source = behind(structured.preface, source, vocabulary.tokenizer)
     except Exception as error:
         raise InvalidRequestError(f"{param} is no valid {kind}: {error}", param) from None
-    matcher = LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=_limits())
-    grammar = Grammar(matcher, vocabulary)
+    grammar = Grammar(lambda: LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=_limits()), vocabulary)
+    matcher = grammar.matcher()
     if matcher.is_error():
         raise InvalidRequestError(f"{param} is no valid {kind}: {error_of(matcher)}", param)
     if matcher.is_stopped() or not vocabulary.goes_on(grammar.start_mask):
@@ -114,6 +123,8 @@ def _source(structured: StructuredOutput) -> str:
     if structured.kind == "grammar":
         if spec.count("::=") > _MAX_GBNF_RULES:
             raise ValueError(f"GBNF may have {_MAX_GBNF_RULES} rules; Lark may have more")
+        for inner in schemas_in_lark(spec):
+            check_multiples(inner)
         return grammar_from("grammar", spec)
     if structured.kind == "choice":
         # A terminal, of which one may have thousands; rules with that many alternatives are too much for the parser.
@@ -123,6 +134,7 @@ def _source(structured: StructuredOutput) -> str:
     schema = {"type": "object"} if structured.kind == "json_object" else json.loads(spec)
     if not isinstance(schema, dict):
         raise ValueError("it must be a JSON object")
+    check_multiples(schema)
     options = schema.get(SCHEMA_OPTIONS, {})
     chosen = isinstance(options, dict) and not options.keys().isdisjoint(("whitespace_flexible", "whitespace_pattern"))
     return LLMatcher.grammar_from_json_schema(schema, defaults=None if chosen else _DEFAULTS)

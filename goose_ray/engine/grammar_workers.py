@@ -21,7 +21,9 @@ class GrammarWorkers:
         self._threads = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="goose-grammar")
 
     async def compiled(self, structured: StructuredOutput) -> Grammar:
-        """Raises InvalidRequestError if it cannot be compiled, or not in time."""
+        """Raises InvalidRequestError if it cannot be compiled, or not in time. One that is known waits for no other."""
+        if (known := self._compiler.known(structured)) is not None:
+            return known
         compiled = asyncio.get_running_loop().run_in_executor(self._threads, self._compiler.compile, structured)
         try:
             return await asyncio.wait_for(compiled, _TIMEOUT_S)
