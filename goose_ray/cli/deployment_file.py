@@ -15,6 +15,7 @@ import yaml
 from goose_ray.cli.deployment_options import check_options, check_values
 from goose_ray.cli.deployment_reading import find_deployment, read_deployment
 from goose_ray.config import GooseConfig
+from goose_ray.config_problem import shown
 from goose_ray.errors import ConfigError
 
 __all__ = ["Changes", "DeploymentFile"]
@@ -41,7 +42,7 @@ class DeploymentFile:
     """Raises ConfigError if there is no such file, or if it is no Serve config with one application of goose's."""
 
     def __init__(self, name: str | None = None) -> None:
-        self.path = find_deployment(name or _DEFAULT)
+        self.path = find_deployment(_DEFAULT if name is None else name)
         try:
             document: Any = read_deployment(self.path)
         except ValueError as error:
@@ -67,14 +68,14 @@ class DeploymentFile:
             self._application.pop("deployments", None)
             deployments = []
         if not isinstance(deployments, list):
-            raise ConfigError(f"deployments: must be a list, not {_shown(deployments)}")
+            raise ConfigError(f"deployments: must be a list, not {shown(deployments)}")
         for one in deployments:
             name = one.get("name") if isinstance(one, dict) else one
             if not isinstance(one, dict) or name not in _DEPLOYMENTS:
                 near = get_close_matches(str(name), _DEPLOYMENTS, 1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise ConfigError(
-                    f"deployments: each must have as name {' or '.join(_DEPLOYMENTS)}, not {_shown(name)}{hint}"
+                    f"deployments: each must have as name {' or '.join(_DEPLOYMENTS)}, not {shown(name)}{hint}"
                 )
             _require_mapping(one, "autoscaling_config")
         for name in _DEPLOYMENTS:
@@ -106,7 +107,7 @@ class DeploymentFile:
         """Raises ConfigError naming the field that is wrong, Serve's own too."""
         port = self._port
         if not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
-            raise ConfigError(f"http_options.port: must be a number from 1 to 65535, not {_shown(port)}")
+            raise ConfigError(f"http_options.port: must be a number from 1 to 65535, not {shown(port)}")
         check_values(self._document, self._application)
         return GooseConfig.from_args(self._application.get("args") or {})
 
@@ -169,11 +170,6 @@ class DeploymentFile:
 def _require_mapping(of: dict[str, Any], name: str) -> None:
     """Or nothing, as where all that stood below it is commented out: then it is taken away. Raises ConfigError."""
     if not isinstance(of.get(name), dict | None):
-        raise ConfigError(f"{name}: must be a mapping, not {_shown(of[name])}")
+        raise ConfigError(f"{name}: must be a mapping, not {shown(of[name])}")
     if name in of and of[name] is None:
         del of[name]
-
-
-def _shown(value: object) -> str:
-    """What has parts may hold secrets."""
-    return "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)

@@ -1,8 +1,10 @@
 """Where files of deployments are, and the YAML that one holds. Knows nothing of what it should say."""
 
 import json
+import re
 from importlib.resources import files
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import yaml
@@ -10,6 +12,10 @@ import yaml
 from goose_ray.errors import ConfigError
 
 __all__ = ["find_deployment", "read_deployment", "shipped_deployments"]
+
+_TAGS = "tag:yaml.org,2002:"
+# What PyYAML quotes besides texts of the file: a character, or a token by its name.
+_HARMLESS = re.compile(r"""([^'"]|'(\\?.|\\x..|\\u....|<[a-z]+( [a-z]+)*>)'|"'")*""", re.DOTALL)
 
 
 def shipped_deployments() -> dict[str, Path]:
@@ -23,27 +29,84 @@ def shipped_deployments() -> dict[str, Path]:
 
 def find_deployment(name: str) -> Path:
     """A path, or the name of one that comes along. Raises ConfigError if it is neither."""
-    path = Path(name).expanduser()
-    if path.is_file():
-        return path
     shipped = shipped_deployments()
+    if not name:
+        raise ConfigError(f"config: must be a file, or a deployment that comes along ({', '.join(shipped)}), not ''")
+    try:
+        path = Path(name).expanduser()
+        # looks at what it is before anything opens it: a pipe would wait for a writer
+        if S_ISREG(path.stat().st_mode):
+            return path
+        problem = f"{name!r} is no regular file"
+    except FileNotFoundError:
+        problem = f"there is no file {name!r}"
+    except (OSError, RuntimeError, ValueError) as error:
+        # no such user, a folder that may not be searched, a name that is too long
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        problem = f"{name!r} cannot be looked at ({reason})"
     if name in shipped:
         return shipped[name]
-    raise ConfigError(f"there is no file {name!r}, and of the deployments that come along ({', '.join(shipped)}) none")
+    raise ConfigError(f"{problem}, and of the deployments that come along ({', '.join(shipped)}) none")
 
 
 def read_deployment(path: Path) -> Any:
     """Raises ValueError saying what is wrong with it, without its text, which may hold secrets."""
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        # a SafeLoader
+        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)
         # aliases may put a part into itself
         json.dumps(document, default=str, skipkeys=True)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
-        raise ValueError(f"{where}{error.problem}") from error
+        problem = _without_texts(error.problem or "") or "it is no YAML"
+        raise ValueError(f"{_place(error.problem_mark)}{problem}") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    except (OSError, yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+    except (OSError, yaml.YAMLError, ValueError) as error:
         raise ValueError(str(error)) from error
     return document
+
+
+class _MisfitError(ValueError):
+    """A value that is not what its tag says."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Raises ValueError for a key that stands twice in a mapping, of which PyYAML takes the last one without a word,
+    and _MisfitError, where PyYAML raises whatever comes.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # here what `<<` merges, which a mapping may overrule, is not yet part of it
+        node = super().compose_mapping_node(anchor)
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != f"{_TAGS}merge":
+                known = (key.tag, key.value)
+                if known in lines:
+                    place = _place(key.start_mark)
+                    raise ValueError(f"{place}the key {key.value!r} is there already, in line {lines[known]}")
+                lines[known] = key.start_mark.line + 1
+        return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except _MisfitError:
+            raise
+        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError):
+            kind = node.tag.removeprefix(_TAGS)
+            raise _MisfitError(f"{_place(node.start_mark)}the value is no valid {kind}") from None
+
+
+def _place(mark: yaml.error.Mark | None) -> str:
+    return "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+
+
+def _without_texts(problem: str) -> str:
+    """Where it quotes a text of the file, up to there."""
+    if problem == "second occurrence":
+        # what it is of stands, quoted, in the error's context
+        return "found duplicate anchor"
+    if _HARMLESS.fullmatch(problem):
+        return problem
+    return re.split("['\"]", problem, maxsplit=1)[0].rstrip(" :")

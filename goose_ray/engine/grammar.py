@@ -4,7 +4,7 @@ The place is a function of the committed output tokens alone: it can be made ane
 an error of the library while it looked at drafts. Knows no trees and no requests.
 
 What the library keeps of a grammar has a limit, and all who use the grammar fill it, drafts too. An output that meets
-it goes on with a grammar of its own: whether it can is then a matter of its tokens.
+it goes on with a grammar of its own, and ends only where it would have ended alone and without drafts.
 """
 
 import logging
@@ -17,12 +17,13 @@ from llguidance import LLMatcher
 
 from goose_ray.engine.grammar_vocabulary import GrammarVocabulary, MaskArray
 
-__all__ = ["Grammar", "GrammarState", "Place", "sole_token"]
+__all__ = ["Grammar", "GrammarState", "Place", "consume", "sole_token"]
 
 _logger = logging.getLogger(__name__)
 _SHOWN_CHARS = 300
-# What a grammar may have taken to compile to be compiled anew while a batch waits.
+# While a batch waits: what a grammar may have taken to compile to be compiled anew, and how long its masks may take.
 _LONGEST_ANEW_S = 0.05
+_LONGEST_MASKS_S = 0.25
 
 
 class Place(Enum):
@@ -108,14 +109,20 @@ class GrammarState:
         if self.place is not Place.STUCK:
             return
         self._grammar.is_spoiled = True
-        if self.matcher.is_error() and (own := self._grammar.anew()) is not None:
+        for with_masks in (False, True):
+            # it never leaves an error
+            if not self.matcher.is_error() or (own := self._grammar.anew()) is None:
+                return
             self._grammar, self.matcher = own, own.matcher()
-            self._take(self._token_ids)
+            if with_masks:
+                self._take_with_masks()
+            else:
+                self._take(self._token_ids)
 
     def _take(self, token_ids: Sequence[int]) -> None:
         self.problem = None
         try:
-            self.has_all = self.matcher.consume_tokens(list(token_ids))
+            self.has_all = consume(self.matcher, token_ids)
             self.place, self.mask = self._grammar.look(self.matcher)
             if self.place is Place.STUCK:
                 self.problem = error_of(self.matcher)
@@ -123,10 +130,26 @@ class GrammarState:
             _logger.exception("a grammar failed after %d tokens", len(self._token_ids))
             self.place, self.problem = Place.STUCK, f"the grammar library failed: {error}"
 
+    def _take_with_masks(self) -> None:
+        """As plain decoding does: how much is new to the library in one step has a limit too."""
+        started_s = time.thread_time()
+        for token in self._token_ids:
+            if time.thread_time() - started_s > _LONGEST_MASKS_S:
+                self.place, self.problem = Place.STUCK, "the grammar takes too long"
+            else:
+                self._take([token])
+            if self.place is not Place.OPEN:
+                return
+
     def restore(self) -> None:
         """Makes the matcher anew, behind the committed tokens."""
         self.matcher = self._grammar.matcher()
-        self.matcher.consume_tokens(self._token_ids)
+        consume(self.matcher, self._token_ids)
+
+
+def consume(matcher: LLMatcher, token_ids: Sequence[int]) -> bool:
+    """False: it could not take one, and stays there. One at a time: what the library does in a call has a limit."""
+    return all(matcher.consume_token(token) for token in token_ids)
 
 
 def sole_token(mask: MaskArray) -> int | None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.tree import TokenTree
-from goose_ray.engine.grammar import GrammarState, Place, sole_token
+from goose_ray.engine.grammar import GrammarState, Place, consume, sole_token
 from goose_ray.engine.grammar_vocabulary import MaskArray
 
 __all__ = ["ConstrainedTree", "constrain"]
@@ -168,7 +168,7 @@ class _Walk:
         self._go_up(self._depths[node])
         if down:
             self._path += reversed(down)
-            self._state.matcher.consume_tokens([self._token_ids[n] for n in reversed(down)])
+            consume(self._state.matcher, [self._token_ids[n] for n in reversed(down)])
 
     def _go_up(self, depth: int) -> None:
         steps = len(self._path) - depth
@@ -176,4 +176,4 @@ class _Walk:
             del self._path[depth:]
             if not self._state.grammar.go_back(self._state.matcher, steps):
                 self._state.restore()
-                self._state.matcher.consume_tokens([self._token_ids[n] for n in self._path])
+                consume(self._state.matcher, [self._token_ids[n] for n in self._path])

@@ -114,7 +114,9 @@ def targets_of(named: Mapping[str, Any]) -> Targets:
         if name not in targets:
             raise ValueError(f"{name} must be one of {', '.join(targets)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise ValueError(f"{name} must be above 0, not {value!r}")
+            # it comes to a log, and what has parts may hold secrets
+            shown = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
+            raise ValueError(f"{name} must be above 0, not {shown}")
     return Targets(**{targets[name]: float(value) for name, value in named.items()})
 
 

@@ -10,8 +10,9 @@ from ray.serve.schema import (
 )
 from serve_command import DEPLOYMENTS, args_of, goose_server, printed, serve
 
-from goose_ray.cli.deployment_reading import shipped_deployments
 from goose_ray.config import GooseConfig
+
+SERVER = ("applications", 0, "deployments", 0)
 
 
 def changed(folder: Path, path: tuple[str | int, ...], value: object) -> Path:
@@ -44,37 +45,6 @@ def test_targets_of_autoscaling_that_cannot_be_are_named_before_serve_s_controll
     assert "autoscaling_config.policy.policy_kwargs: target_utilization must be above 0, not 0" in result.stderr
 
 
-def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
-    other = tmp_path / "other.yaml"
-    other.write_text("applications: [{name: x, import_path: other:app}]")
-    for named in (other, "no-such-file"):
-        result = serve("--config", named, "--print-config")
-        assert result.exit_code == 1
-        assert str(named) in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("", "it has no list of `applications`"),
-        ("- 1", "it has no list of `applications`"),
-        ("applications: 1", "it has no list of `applications`"),
-        ("applications: [1]", "its `applications` have 0 of them"),
-        ("a:\n\tb", "line 2, column 1: found character '\\t'"),
-        ("a: 2020-13-45", "month must be in 1..12"),
-        ('a: !!bool "x"', "'x'"),
-        ("a: &a {x: *a}", "Circular reference detected"),
-        (2000 * "[", "nested too deeply"),
-    ],
-)
-def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text: str, problem: str) -> None:
-    other = tmp_path / "other.yaml"
-    other.write_text(text)
-    result = serve("--config", other, "--print-config")
-    assert result.exit_code == 1
-    assert problem in result.stderr
-
-
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
@@ -89,17 +59,17 @@ def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text
         ),
         (("http_options", "prot"), 8001, "http_options.prot: there is no such option; did you mean port?"),
         (
-            ("applications", 0, "deployments", 0, "num_replica"),
+            (*SERVER, "num_replica"),
             2,
             "deployments.GooseServer.num_replica: there is no such option; did you mean num_replicas?",
         ),
         (
-            ("applications", 0, "deployments", 0, "autoscaling_config", "max_replica"),
+            (*SERVER, "autoscaling_config", "max_replica"),
             9,
             "GooseServer.autoscaling_config.max_replica: there is no such option; did you mean max_replicas?",
         ),
         (
-            ("applications", 0, "deployments", 0, "ray_actor_options", "gpus"),
+            (*SERVER, "ray_actor_options", "gpus"),
             1,
             "GooseServer.ray_actor_options.gpus: there is no such option; did you mean num_gpus?",
         ),
@@ -107,14 +77,10 @@ def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text
         (("applications", 0, "args"), [], "args: must be a mapping, not a list"),
         (("applications", 0, "args", "engine"), [], "engine: must be a mapping, not a list"),
         (("http_options",), False, "http_options: must be a mapping, not False"),
-        (
-            ("applications", 0, "deployments", 0, "autoscaling_config"),
-            [],
-            "autoscaling_config: must be a mapping, not a list",
-        ),
+        ((*SERVER, "autoscaling_config"), [], "autoscaling_config: must be a mapping, not a list"),
         (("applications", 0, "deployments"), {}, "deployments: must be a list, not a mapping"),
         (
-            ("applications", 0, "deployments", 0, "name"),
+            (*SERVER, "name"),
             "GoosServer",
             "must have as name GooseServer or OpenAIIngress, not 'GoosServer'; did you mean GooseServer?",
         ),
@@ -126,22 +92,22 @@ def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text
             "deployments.OpenAIIngress.num_replicas: Input should be greater than 0, not 0",
         ),
         (
-            ("applications", 0, "deployments", 0, "num_replicas"),
+            (*SERVER, "num_replicas"),
             2,
             "deployments.GooseServer: Manually setting num_replicas is not allowed when autoscaling_config is provided",
         ),
         (
-            ("applications", 0, "deployments", 0, "autoscaling_config", "max_replicas"),
+            (*SERVER, "autoscaling_config", "max_replicas"),
             0,
             "deployments.GooseServer.autoscaling_config.max_replicas: Input should be greater than 0, not 0",
         ),
         (
-            ("applications", 0, "deployments", 0, "autoscaling_config", "min_replicas"),
+            (*SERVER, "autoscaling_config", "min_replicas"),
             3,
             "deployments.GooseServer.autoscaling_config: max_replicas (2) must be greater than or equal to min_rep",
         ),
         (
-            ("applications", 0, "deployments", 0, "autoscaling_config", "policy", "policy_function"),
+            (*SERVER, "autoscaling_config", "policy", "policy_function"),
             "goose_ray.scaling.policy:CapacityPolcy",
             "autoscaling_config.policy.policy_function: ours is goose_ray.scaling.policy:CapacityPolicy, not",
         ),
@@ -151,42 +117,42 @@ def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text
             "OpenAIIngress.autoscaling_config.policy.policy_function: ours is goose_ray.scaling.policy:CapacityPolicy",
         ),
         (
-            ("applications", 0, "deployments", 0, "autoscaling_config", "policy", "policy_function"),
+            (*SERVER, "autoscaling_config", "policy", "policy_function"),
             5,
             "GooseServer.autoscaling_config.policy.policy_function: Input should be a valid string, not 5",
         ),
         (
-            ("applications", 0, "deployments", 0, "autoscaling_config", "policy", "policy_function"),
+            (*SERVER, "autoscaling_config", "policy", "policy_function"),
             None,
             "GooseServer.autoscaling_config.policy.policy_function: Input should be a valid string, not None",
         ),
         (
-            ("applications", 0, "deployments", 0, "request_router_config"),
+            (*SERVER, "request_router_config"),
             {"request_router_class": "x:y", "max_backoff_s": -1},
             "GooseServer.request_router_config.max_backoff_s: Input should be greater than 0, not -1",
         ),
         (
-            ("applications", 0, "deployments", 0, "request_router_config"),
+            (*SERVER, "request_router_config"),
             {"request_router_class": ["x:y"]},
             "GooseServer.request_router_config.request_router_class: Input should be a valid string, not",
         ),
         (
-            ("applications", 0, "deployments", 0, "ray_actor_options", "runtime_env"),
+            (*SERVER, "ray_actor_options", "runtime_env"),
             {"working_dir": 5},
             "deployments.GooseServer: path_or_uri must be a string",
         ),
         (
-            ("applications", 0, "deployments", 0, "backpressure_config", "status_cod"),
+            (*SERVER, "backpressure_config", "status_cod"),
             429,
             "deployments.GooseServer.backpressure_config.status_cod: there is no such option",
         ),
         (
-            ("applications", 0, "deployments", 0, "autoscaling_config", "policy", "policy_func"),
+            (*SERVER, "autoscaling_config", "policy", "policy_func"),
             "x:y",
             "GooseServer.autoscaling_config.policy.policy_func: there is no such option; did you mean policy_function?",
         ),
         (
-            ("applications", 0, "deployments", 0, "request_router_config"),
+            (*SERVER, "request_router_config"),
             {"router_class": "x:y"},
             "request_router_config.router_class: there is no such option; did you mean request_router_class?",
         ),
@@ -198,6 +164,31 @@ def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text
             "deployments: must have GooseServer once, not 2 times",
         ),
         (("http_options", "port"), True, "http_options.port: must be a number from 1 to 65535, not True"),
+        (
+            ("applications", 0, "logging_config"),
+            {"log_levle": "DEBUG"},
+            "Error: applications.0.logging_config.log_levle: there is no such option; did you mean log_level?",
+        ),
+        (
+            ("logging_config",),
+            {"log_levle": "DEBUG"},
+            "Error: logging_config.log_levle: there is no such option; did you mean log_level?",
+        ),
+        (
+            (*SERVER, "logging_config"),
+            {"log_levle": "DEBUG"},
+            "deployments.GooseServer.logging_config.log_levle: there is no such option; did you mean log_level?",
+        ),
+        (
+            (*SERVER, "placement_group_strategy"),
+            "BOGUS",
+            "GooseServer.placement_group_strategy: must be one of PACK, SPREAD, STRICT_PACK, STRICT_SPREAD, not",
+        ),
+        (
+            (*SERVER, "autoscaling_config", "policy", "policy_kwargs"),
+            "x",
+            "GooseServer.autoscaling_config.policy.policy_kwargs: must be a mapping, not 'x'",
+        ),
         (("proxy_location",), "Everywhere", "proxy_location: Input should be 'Disabled', 'HeadOnly' or 'EveryNode'"),
     ],
 )
@@ -208,6 +199,44 @@ def test_what_serve_would_stumble_over_is_named(
     result = serve("--config", file, "--print-config")
     assert result.exit_code == 1
     assert problem in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"deploymentss": []}, "applications.1.deploymentss: there is no such option; did you mean deployments?"),
+        (
+            {"deployments": [{"name": "X"}, {"name": "Y", "num_replica": 2}]},
+            "applications.1.deployments.1.num_replica: there is no such option; did you mean num_replicas?",
+        ),
+        (
+            {"deployments": [{"name": "X", "autoscaling_config": {"max_replica": 2}}]},
+            "applications.1.deployments.0.autoscaling_config.max_replica: there is no such option; did you mean",
+        ),
+        (
+            {"deployments": [{"name": "X", "autoscaling_config": {"max_replicas": 0}}]},
+            "applications.1.deployments.0.autoscaling_config.max_replicas: Input should be greater than 0, not 0",
+        ),
+        ({"deployments": "x"}, "applications.1.deployments: must be a list, not 'x'"),
+        ({"deployments": ["x"]}, "applications.1.deployments.0: must be a mapping, not 'x'"),
+        ({"name": "goose"}, "applications.1.name: must be another than an earlier application's, not 'goose'"),
+        ({"route_prefix": "/"}, "applications.1.route_prefix: must be another than an earlier application's, not '/'"),
+    ],
+)
+def test_what_serve_would_stumble_over_in_another_application_is_named(
+    tmp_path: Path, options: dict[str, Any], problem: str
+) -> None:
+    other = {"name": "other", "route_prefix": "/other", "import_path": "other:app", **options}
+    ours = printed()["applications"]
+    result = serve("--config", changed(tmp_path, ("applications",), [*ours, other]), "--print-config")
+    assert result.exit_code == 1
+    assert f"Error: {problem}" in result.stderr
+
+
+def test_another_application_is_printed_as_it_stands(tmp_path: Path) -> None:
+    other = {"name": "other", "route_prefix": "/other", "import_path": "other:app", "deployments": [{"name": "Any"}]}
+    both = [*printed()["applications"], other]
+    assert printed("--config", changed(tmp_path, ("applications",), both))["applications"] == both
 
 
 def test_deployments_are_for_their_own_machine_unless_told_otherwise() -> None:
@@ -224,21 +253,12 @@ def test_a_file_that_names_no_host_is_for_this_machine_too(tmp_path: Path, optio
     assert ServeDeploySchema.model_validate(document).http_options.host == "127.0.0.1"
 
 
-def test_deployments_come_along_in_a_wheel() -> None:
-    """Where the build puts them is where they are looked for."""
-    import tomllib
-
-    project = tomllib.loads((DEPLOYMENTS.parent / "pyproject.toml").read_text())
-    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert included == {"deployments": "goose_ray/deployments"}
-    assert set(shipped_deployments()) == {path.stem for path in DEPLOYMENTS.glob("*.yaml")}
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("applications", 0, "deployments", 0, "autoscaling_config", "policy"), {"policy_function": "my_policy:scale"}),
-        (("applications", 0, "deployments", 0, "request_router_config"), {"request_router_class": "my_router:Mine"}),
+        ((*SERVER, "autoscaling_config", "policy"), {"policy_function": "my_policy:scale"}),
+        ((*SERVER, "autoscaling_config", "policy"), {"policy_function": b"my_policy:scale"}),
+        ((*SERVER, "request_router_config"), {"request_router_class": "my_router:Mine"}),
         (("applications", 0, "deployments"), None),
         (("http_options",), None),
     ],
@@ -260,17 +280,37 @@ def test_a_gang_is_printed_as_it_stands(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "environment",
+    ("path", "value", "problem"),
     [
-        {"working_dir": ".", "env_vars": {"HF_TOKEN": "hf_secret"}},
-        {"working_dir": "//user:hf_secret@host/code.zip"},
-        {"py_modules": ["//user:hf_secret@host/code.zip"]},
-        "hf_secret",
+        (("applications", 0, "runtime_env"), {"working_dir": ".", "env_vars": {"T": "hf_secret"}}, "runtime_env"),
+        (("applications", 0, "runtime_env"), {"working_dir": "//user:hf_secret@host/code.zip"}, "runtime_env"),
+        (("applications", 0, "runtime_env"), {"py_modules": ["//user:hf_secret@host/code.zip"]}, "runtime_env"),
+        (("applications", 0, "runtime_env"), "hf_secret", "runtime_env"),
+        (("applications", 0, "args", "api_keys_file"), ["hf_secret", "a"], "api_keys_file: Input is not a valid path"),
+        (("applications", 0, "args", "model"), ["hf_secret"], "model: Input should be a valid string, not a list"),
+        (("applications", 0, "args", "model"), {"a": "hf_secret"}, "model: Input should be a valid string, not a map"),
+        (("applications", 0, "args", "engine", "budget"), ["hf_secret"], "engine.budget: budget must be 1 or more"),
+        ((*SERVER, "num_replicas"), {"password": "hf_secret"}, 'must be an int or "auto", but got: a mapping'),
+        ((*SERVER, "num_replicas"), [["hf_secret"], 5], 'must be an int or "auto", but got: a list'),
+        ((*SERVER, "num_replicas"), "hf_'secret\n", 'must be an int or "auto", but got: ...'),
+        ((*SERVER, "ray_actor_options"), {"label_selector": {"hf": "!in(hf_secret"}}, "label_selector"),
+        (
+            (*SERVER, "autoscaling_config", "policy", "policy_kwargs", "target_wait_s"),
+            {"password": "hf_secret"},
+            "target_wait_s must be above 0, not a mapping",
+        ),
+        (
+            (*SERVER, "autoscaling_config", "policy", "policy_kwargs", "target_wait_s"),
+            ["hf_secret"],
+            "target_wait_s must be above 0, not a list",
+        ),
+        (("http_options", "ssl_keyfile_password"), 5151, "http_options.ssl_keyfile_password: Input should be a valid"),
     ],
 )
-def test_secrets_of_a_file_are_not_shown(tmp_path: Path, environment: object) -> None:
-    file = changed(tmp_path, ("applications", 0, "runtime_env"), environment)
-    result = serve("--config", file, "--print-config")
+def test_secrets_of_a_file_are_not_shown(
+    tmp_path: Path, path: tuple[str | int, ...], value: object, problem: str
+) -> None:
+    result = serve("--config", changed(tmp_path, path, value), "--print-config")
     assert result.exit_code == 1
-    assert "runtime_env" in result.stderr
-    assert "hf_secret" not in result.output
+    assert problem in result.stderr
+    assert not [secret for secret in ("secret", "password'", "5151") if secret in result.output]
