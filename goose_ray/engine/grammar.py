@@ -131,7 +131,7 @@ class GrammarState:
             self.place, self.problem = Place.STUCK, f"the grammar library failed: {error}"
 
     def _take_with_masks(self) -> None:
-        """As plain decoding does: how much is new to the library in one step has a limit too."""
+        """As plain decoding does."""
         started_s = time.thread_time()
         for token in self._token_ids:
             if time.thread_time() - started_s > _LONGEST_MASKS_S:
