@@ -125,8 +125,11 @@ def test_nobody_waits_for_a_grammar_of_others(app: EngineApp, monkeypatch: pytes
 
     monkeypatch.setattr(app.engine.grammars, "compile", slowly)
 
+    # one that is not known yet
+    shape = {"structured_outputs": {"choice": ["slowly", "slower"]}}
+
     async def scenario(http: Http) -> None:
-        slow = asyncio.create_task(http.whole("/v1/completions", **_BODY, **_SHAPES[3]))
+        slow = asyncio.create_task(http.whole("/v1/completions", **_BODY, **shape))
         assert await asyncio.to_thread(started.wait, 60)
         assert (await http.whole("/v1/completions", **_BODY))["usage"]["completion_tokens"] > 0
         assert not slow.done()
