@@ -132,6 +132,7 @@ class DeploymentFile:
     def url(self) -> str:
         """For a client on this machine."""
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
+        host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.port}{str(self._application.get('route_prefix') or '/').rstrip('/')}"
 
     def dump(self) -> str:
@@ -151,7 +152,8 @@ class DeploymentFile:
         args = self._part(self._application, "args")
         # Fewer replicas than may share a machine would leave CPUs of it idle.
         default = GooseConfig.model_fields["replicas_per_node"].default
-        args["replicas_per_node"] = min(args.get("replicas_per_node", default), most)
+        if isinstance(most_here := args.get("replicas_per_node", default), int):
+            args["replicas_per_node"] = min(most_here, most)
 
     def _server(self) -> dict[str, Any]:
         """What the file says of GooseServer, if anything."""

@@ -4,7 +4,7 @@ The place is a function of the committed output tokens alone: it can be made ane
 an error of the library while it looked at drafts. Knows no trees and no requests.
 
 What the library keeps of a grammar has a limit, and all who use the grammar fill it, drafts too. An output that meets
-it goes on with a grammar of its own, and ends only where it would have ended alone and without drafts.
+it goes on with a grammar of its own, as it would have gone on alone and without drafts, where that takes no time.
 """
 
 import logging
@@ -24,6 +24,8 @@ _SHOWN_CHARS = 300
 # While a batch waits: what a grammar may have taken to compile to be compiled anew, and how long its masks may take.
 _LONGEST_ANEW_S = 0.05
 _LONGEST_MASKS_S = 0.25
+# The library's words for a token that may not come; no other matcher would take it.
+_FORBIDDEN = "doesn't satisfy the grammar"
 
 
 class Place(Enum):
@@ -106,9 +108,14 @@ class GrammarState:
         """Commits output tokens. To be called while the place is open; raises nothing."""
         self._token_ids += token_ids
         self._take(token_ids)
-        if self.place is not Place.STUCK:
-            return
-        self._grammar.is_spoiled = True
+        if self.place is Place.STUCK and _FORBIDDEN not in (self.problem or ""):
+            self._grammar.is_spoiled = True
+            try:
+                self._go_on_alone()
+            except Exception:
+                _logger.exception("a grammar could not be made anew after %d tokens", len(self._token_ids))
+
+    def _go_on_alone(self) -> None:
         for with_masks in (False, True):
             # it never leaves an error
             if not self.matcher.is_error() or (own := self._grammar.anew()) is None:

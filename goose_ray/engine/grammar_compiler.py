@@ -123,8 +123,7 @@ def _source(structured: StructuredOutput) -> str:
     if structured.kind == "grammar":
         if spec.count("::=") > _MAX_GBNF_RULES:
             raise ValueError(f"GBNF may have {_MAX_GBNF_RULES} rules; Lark may have more")
-        for inner in schemas_in_lark(spec):
-            check_multiples(inner)
+        check_multiples(schemas_in_lark(spec))
         return grammar_from("grammar", spec)
     if structured.kind == "choice":
         # A terminal, of which one may have thousands; rules with that many alternatives are too much for the parser.
@@ -134,7 +133,7 @@ def _source(structured: StructuredOutput) -> str:
     schema = {"type": "object"} if structured.kind == "json_object" else json.loads(spec)
     if not isinstance(schema, dict):
         raise ValueError("it must be a JSON object")
-    check_multiples(schema)
+    check_multiples([schema])
     options = schema.get(SCHEMA_OPTIONS, {})
     chosen = isinstance(options, dict) and not options.keys().isdisjoint(("whitespace_flexible", "whitespace_pattern"))
     return LLMatcher.grammar_from_json_schema(schema, defaults=None if chosen else _DEFAULTS)

@@ -7,41 +7,49 @@ and those within a Lark grammar.
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
 
 __all__ = ["check_multiples", "schemas_in_lark"]
 
-# A tenth of a second to compile, and seven megabytes while the grammar is kept.
-_MOST_REMAINDERS = 20_000
+# Half a second to compile, and forty megabytes while the grammar is kept.
+_MOST_REMAINDERS = 100_000
 _MOST_DIGITS = 60
 # Without these, parts of a schema hold apart.
-_JOINING = frozenset(("$ref", "allOf", "anyOf", "oneOf", "not", "if"))
+_JOINING = frozenset(("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties"))
 
 
-def check_multiples(schema: Any) -> None:
-    """Raises ValueError if its `multipleOf`s are too large to follow."""
-    divisors, is_joined = [], False
-    for part in _objects(schema):
+def check_multiples(schemas: Iterable[Any]) -> None:
+    """Raises ValueError if the `multipleOf`s in schemas of one grammar are too large to follow, each or together."""
+    divisors, is_joined = set(), False
+    for part in _objects(list(schemas)):
         is_joined |= not _JOINING.isdisjoint(part)
         divisor = part.get("multipleOf")
         # what is no divisor the library refuses
         if isinstance(divisor, int | float) and not isinstance(divisor, bool) and math.isfinite(divisor) and divisor:
-            divisors.append(abs(Decimal(str(divisor))).normalize())
-    places = [max(0, -int(divisor.as_tuple().exponent)) for divisor in divisors]
-    if any(divisor.adjusted() > _MOST_DIGITS for divisor in divisors) or max(places, default=0) > _MOST_DIGITS:
+            divisors.add(abs(Decimal(str(divisor))).normalize())
+    places = max((-int(divisor.as_tuple().exponent) for divisor in divisors), default=0)
+    if any(divisor.adjusted() > _MOST_DIGITS for divisor in divisors) or places > _MOST_DIGITS:
         raise ValueError(f"multipleOf must have at most {_MOST_DIGITS} digits")
-    for divisor, own in zip(divisors, places, strict=True):
-        if divisor.scaleb(own) > _MOST_REMAINDERS:
+    for divisor in divisors:
+        if _remainders(divisor) > _MOST_REMAINDERS:
             raise ValueError(
                 f"multipleOf must be at most {_MOST_REMAINDERS}, its decimal point left out, not {divisor:f}"
             )
-    if is_joined and math.lcm(*(int(divisor.scaleb(max(places))) for divisor in divisors)) > _MOST_REMAINDERS:
+    if sum(map(_remainders, divisors)) > _MOST_REMAINDERS:
+        raise ValueError(f"multipleOf: all together must be at most {_MOST_REMAINDERS}, decimal points left out")
+    common = Decimal(math.lcm(*(int(divisor.scaleb(max(0, places))) for divisor in divisors))).scaleb(-max(0, places))
+    if is_joined and _remainders(common) > _MOST_REMAINDERS:
         raise ValueError(
             f"multipleOf: where parts of a schema are joined, the least common multiple of all must be at most "
-            f"{_MOST_REMAINDERS}, decimal points left out"
+            f"{_MOST_REMAINDERS}, its decimal point left out, not {common:f}"
         )
+
+
+def _remainders(divisor: Decimal) -> int:
+    """Of 0.25 and of 25 it is 25."""
+    return int(divisor.scaleb(max(0, -int(divisor.normalize().as_tuple().exponent))))
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
@@ -59,7 +67,7 @@ def _objects(value: Any) -> Iterator[dict[str, Any]]:
 def schemas_in_lark(grammar: str) -> Iterator[Any]:
     """What stands behind each `%json` and is JSON; what is none the library refuses."""
     decoder = json.JSONDecoder()
-    for found in re.finditer(r"%json(?:\s|(?:#|//)[^\n]*)*", grammar):
+    for found in re.finditer(r"%json\s*", grammar):
         try:
             yield decoder.raw_decode(grammar, found.end())[0]
         except (ValueError, RecursionError):

@@ -13,6 +13,7 @@ but whether it has complained, and answers an error of its own with the number t
 
 import logging
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -113,7 +114,7 @@ def targets_of(named: Mapping[str, Any]) -> Targets:
     for name, value in named.items():
         if name not in targets:
             raise ValueError(f"{name} must be one of {', '.join(targets)}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < sys.float_info.max:
             # it comes to a log, and what has parts may hold secrets
             shown = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else repr(value)
             raise ValueError(f"{name} must be above 0, not {shown}")

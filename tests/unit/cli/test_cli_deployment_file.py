@@ -112,6 +112,11 @@ def test_targets_of_autoscaling_that_cannot_be_are_named_before_serve_s_controll
             "autoscaling_config.policy.policy_function: ours is goose_ray.scaling.policy:CapacityPolicy, not",
         ),
         (
+            ("applications", 0, "deployments", 0, "autoscaling_config", "policy", "policy_kwargs"),
+            {"target_wait_s": 10**400},
+            "GooseServer.autoscaling_config.policy.policy_kwargs: target_wait_s must be above 0, not 1000",
+        ),
+        (
             ("applications", 0, "deployments", 1, "autoscaling_config"),
             {"policy": {"policy_function": "goose_ray.scaling.policy:CapacityPolcy"}},
             "OpenAIIngress.autoscaling_config.policy.policy_function: ours is goose_ray.scaling.policy:CapacityPolicy",
@@ -237,6 +242,14 @@ def test_another_application_is_printed_as_it_stands(tmp_path: Path) -> None:
     other = {"name": "other", "route_prefix": "/other", "import_path": "other:app", "deployments": [{"name": "Any"}]}
     both = [*printed()["applications"], other]
     assert printed("--config", changed(tmp_path, ("applications",), both))["applications"] == both
+
+
+def test_replicas_of_a_machine_that_are_no_number_are_named_whatever_is_asked_for(tmp_path: Path) -> None:
+    file = changed(tmp_path, ("applications", 0, "args", "replicas_per_node"), "x")
+    for options in ((), ("--replicas", "1:2")):
+        result = serve("--config", file, *options, "--print-config")
+        assert result.exit_code == 1
+        assert "replicas_per_node" in result.stderr
 
 
 def test_deployments_are_for_their_own_machine_unless_told_otherwise() -> None:
