@@ -6,11 +6,20 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from serve_command import DEPLOYMENTS, printed, serve
 
 from goose_ray.cli.deployment_reading import read_deployment, shipped_deployments
 from goose_ray.cli.main import main
+
+
+def refused(folder: Path, text: str) -> Result:
+    """What `goose serve` says to a file with this text, which it does not take."""
+    file = folder / "other.yaml"
+    file.write_text(text)
+    result = serve("--config", file, "--print-config")
+    assert result.exit_code == 1
+    return result
 
 
 @pytest.mark.parametrize(
@@ -31,11 +40,7 @@ from goose_ray.cli.main import main
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text: str, problem: str) -> None:
-    other = tmp_path / "other.yaml"
-    other.write_text(text)
-    result = serve("--config", other, "--print-config")
-    assert result.exit_code == 1
-    assert problem in result.stderr
+    assert problem in refused(tmp_path, text).stderr
 
 
 @pytest.mark.parametrize(
@@ -59,10 +64,7 @@ def test_what_is_wrong_with_a_file_is_told_in_its_own_words(tmp_path: Path, text
     ],
 )
 def test_the_text_of_a_file_is_not_shown(tmp_path: Path, text: str, problem: str) -> None:
-    other = tmp_path / "other.yaml"
-    other.write_text(text)
-    result = serve("--config", other, "--print-config")
-    assert result.exit_code == 1
+    result = refused(tmp_path, text)
     assert result.stderr.endswith(problem)
     assert "hunter2" not in result.output
 
