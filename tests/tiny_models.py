@@ -90,11 +90,13 @@ def tiny_model(family: str, *, seed: int = 0, **overrides: Any) -> PreTrainedMod
     return model
 
 
-def save_with_embedded_tokenizer(folder: Path, *, max_position_embeddings: int) -> None:
-    """A tiny model that can be served, with the embedded model's tokenizer and chat template."""
+def save_with_embedded_tokenizer(folder: Path, **overrides: Any) -> None:
+    """A tiny model that can be served, with the embedded model's tokenizer and chat template. `overrides` are set on
+    its config.
+    """
     embedded = resolve(EMBEDDED_MODEL)
     vocab_size = AutoConfig.from_pretrained(embedded).vocab_size
-    model = tiny_model("llama", vocab_size=vocab_size, max_position_embeddings=max_position_embeddings)
+    model = tiny_model("llama", vocab_size=vocab_size, **overrides)
     model.save_pretrained(folder)
     for file in (*embedded.glob("*token*"), *embedded.glob("*.jinja")):
         shutil.copy(file, folder)

@@ -75,11 +75,19 @@ def adapted(command: str, port: int) -> str:
     return re.sub(r"^curl ", "curl --fail-with-body ", program) + "".join(comment)
 
 
+def state_of(path: Path) -> list[tuple[Path, int, int]]:
+    """Of a file, or of those in a folder: with when it was written, and how long it is."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return [(file, file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.is_file()]
+
+
 @pytest.mark.parametrize("command", [command for command in COMMANDS if here(command)])
 def test_a_command_does_what_is_said(server: Server, folder: Path, command: str) -> None:
     port = int(server.url.rsplit(":", 1)[1])
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": programs, "OPENAI_BASE_URL": server.url, "OMP_NUM_THREADS": "1"}
+    told = [folder / name for name in re.findall(r"(?:> *|--out |--file )([\w./-]+)", command)]
+    before = [state_of(path) for path in told]
     ended = subprocess.run(
         ["bash", "-c", adapted(command, port)], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
@@ -88,8 +96,10 @@ def test_a_command_does_what_is_said(server: Server, folder: Path, command: str)
         assert ended.returncode in (0, 1), ended.stderr
     else:
         assert ended.returncode == 0, ended.stderr + ended.stdout
-    told = [folder / name for name in re.findall(r"(?:> *|--out |--file )([\w./-]+)", command)]
-    assert all(path.exists() for path in told)
+    for path, old in zip(told, before, strict=True):
+        new = state_of(path)
+        assert new != old
+        assert all(size for _, _, size in new)
     assert told or ended.stdout
 
 
