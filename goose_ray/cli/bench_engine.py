@@ -25,6 +25,13 @@ __all__ = ["engine"]
 @policies_option(about="Tree policy, or policy:budget; repeat it, the first is what the others are compared with.")
 @policy_budget_option
 @concurrency_option
+@click.option(
+    "--rounds",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Times that each file is answered, by engines that begin anew.",
+)
 @threads_option
 @cpu_time_option
 def engine(
@@ -32,6 +39,7 @@ def engine(
     policies: tuple[str, ...],
     budget: int | Literal["auto"],
     concurrency: int,
+    rounds: int,
     threads: int | None,
     cpu_time: bool,
 ) -> None:
@@ -68,15 +76,22 @@ def engine(
         chat=asked.chat,
         max_tokens=asked.max_tokens,
         concurrency=concurrency,
+        rounds=rounds,
         clock=clock,
     )
     results = []
     for file in prompts:
-        total = len(contenders) * sum(dialogue.num_requests for dialogue in file.dialogues)
+        total = rounds * len(contenders) * sum(dialogue.num_requests for dialogue in file.dialogues)
         with progress(file.name, unit="reply", total=total) as on_reply:
             results.append(run.measure(file, on_reply))
     if asked.as_json:
-        about = {"chat": asked.chat, "max_tokens": asked.max_tokens, "concurrency": concurrency, "cpu_time": cpu_time}
+        about = {
+            "chat": asked.chat,
+            "max_tokens": asked.max_tokens,
+            "concurrency": concurrency,
+            "rounds": rounds,
+            "cpu_time": cpu_time,
+        }
         click.echo(json.dumps({**about, **speed_json(contenders, results)}, indent=2))
     else:
         click.echo(speed_lines(contenders, results))

@@ -2,7 +2,7 @@
 
 Every policy has an engine of its own, which learns as it goes, and all run on one model. Dialogues are taken in groups
 that fill the batch; each group is answered by one policy after the other, in an order that turns around from group to
-group, so that whatever else the machine does falls on all alike.
+group and from round to round, so that whatever else the machine does falls on all alike.
 """
 
 import time
@@ -37,7 +37,7 @@ class Contender:
 class ContenderSpeed:
     """One contender on one benchmark."""
 
-    # of all groups, prompts included
+    # of all groups and rounds, prompts included
     seconds: float = 0.0
     replies: list[Reply] = field(default_factory=list)
     stats: EngineStats = field(default_factory=EngineStats)
@@ -116,7 +116,9 @@ class BenchmarkSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedRun:
-    """`engine` holds for all but policy and budget. The prefix cache must be off: engines share the KV pool."""
+    """`engine` holds for all but policy and budget. The prefix cache must be off: engines share the KV pool. In each of
+    the `rounds` all engines start with nothing learned.
+    """
 
     parts: ReplicaParts
     engine: EngineConfig
@@ -124,26 +126,33 @@ class SpeedRun:
     chat: bool
     max_tokens: int
     concurrency: int
+    rounds: int = 1
     clock: Callable[[], float] = time.perf_counter
 
     def measure(self, prompts: PromptFile, on_reply: Callable[[], object] = lambda: None) -> BenchmarkSpeed:
-        """All engines start with nothing learned."""
         if self.engine.prefix_cache:
             raise ValueError("prefix_cache must be off: the engines share the KV pool")
+        speeds = tuple(ContenderSpeed() for _ in self.contenders)
+        for number in range(self.rounds):
+            self._run_round(number, prompts, speeds, on_reply)
+        return BenchmarkSpeed(prompts.name, speeds)
+
+    def _run_round(
+        self, number: int, prompts: PromptFile, speeds: Sequence[ContenderSpeed], on_reply: Callable[[], object]
+    ) -> None:
         engines = [self._engine(contender) for contender in self.contenders]
-        speeds = [ContenderSpeed() for _ in engines]
         limit = engines[0].max_model_len - self.max_tokens
         sessions = [
             Session.of_dialogue(dialogue, self.parts.tokenizer, chat=self.chat, limit=limit)
             for dialogue in prompts.dialogues
         ]
-        for number, group in enumerate(self._groups(sessions)):
+        for turn, group in enumerate(self._groups(sessions), start=number):
             order = list(zip(engines, speeds, strict=True))
-            for engine, speed in order if number % 2 == 0 else order[::-1]:
+            for engine, speed in order if turn % 2 == 0 else order[::-1]:
                 self._answer(engine, group, speed, on_reply)
         for engine, speed in zip(engines, speeds, strict=True):
+            # of the last round
             speed.stats = engine.stats()
-        return BenchmarkSpeed(prompts.name, tuple(speeds))
 
     def _groups(self, sessions: Sequence[Session]) -> Iterator[Sequence[Session]]:
         # Two rounds of a batch, lest it run half empty for most of the time.

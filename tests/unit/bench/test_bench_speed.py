@@ -36,7 +36,7 @@ class Machine:
         self.batches.append(batch)
         self.now_s += 1.0
 
-    def run(self, *contenders: Contender, concurrency: int = 1) -> SpeedRun:
+    def run(self, *contenders: Contender, concurrency: int = 1, rounds: int = 1) -> SpeedRun:
         model = looping_model(256)
         runner = FakeRunner(model, vocab_size=256, num_slots=4096, max_model_len=512, on_step=self.work)
         cost = CostModel(max_rows=512)
@@ -49,6 +49,7 @@ class Machine:
             chat=False,
             max_tokens=40,
             concurrency=concurrency,
+            rounds=rounds,
             clock=lambda: self.now_s,
         )
 
@@ -79,6 +80,19 @@ def test_contenders_take_turns() -> None:
     assert len(starts) == 10
     lengths = [end - start for start, end in zip(starts, [*starts[1:], len(machine.batches)], strict=True)]
     assert [length == 40 for length in lengths] == [True, False, False, True] * 2 + [True, False]
+
+
+def test_each_round_begins_anew_with_the_other_one() -> None:
+    once, thrice = (Machine().run(PLAIN, CHAIN, rounds=rounds).measure(PROMPTS) for rounds in (1, 3))
+    assert [one.steps for one in thrice.contenders] == [3 * one.steps for one in once.contenders]
+    assert thrice.equal
+    machine = Machine()
+    machine.run(PLAIN, CHAIN, concurrency=8, rounds=2).measure(PROMPTS)
+    # plain decoding is first in the first round and last in the second
+    for part in (machine.batches[:20], machine.batches[-20:]):
+        assert not any(
+            step.tree is not None and step.tree.num_draft_nodes for batch in part for step in batch.sequences
+        )
 
 
 def test_the_parts_are_of_the_replies() -> None:
