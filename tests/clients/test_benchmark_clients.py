@@ -60,5 +60,6 @@ def test_guidellm(server: Server, tmp_path: Path, path: str) -> None:
     ended = subprocess.run(command, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
     (benchmark,) = json.loads(report.read_text())["benchmarks"]
-    totals = benchmark["metrics"]["request_totals"]
-    assert (totals["successful"], totals["errored"]) == (3, 0), str(benchmark["requests"]["errored"])[:3000]
+    totals, requests = benchmark["metrics"]["request_totals"], benchmark["requests"]
+    others = {kind: str(requests[kind])[:3000] for kind in ("errored", "incomplete")}
+    assert (totals["successful"], totals["errored"]) == (3, 0), f"{others}\n{ended.stderr[-3000:]}"
