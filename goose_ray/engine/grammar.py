@@ -45,7 +45,8 @@ class Grammar:
         self._matcher = compile()
         # [num_words] int32: what an output may begin with
         self.start_mask = vocabulary.mask(self._matcher)
-        self._compile_s = time.thread_time() - started_s
+        # of a processor
+        self.compile_s = time.thread_time() - started_s
         # The library has failed or reached a limit in it, and might do so again for whoever comes next.
         self.is_spoiled = False
 
@@ -56,7 +57,7 @@ class Grammar:
 
     def anew(self) -> "Grammar | None":
         """The same for one output alone; None if others would wait too long for it."""
-        return Grammar(self._compile, self.vocabulary) if self._compile_s <= _LONGEST_ANEW_S else None
+        return Grammar(self._compile, self.vocabulary) if self.compile_s <= _LONGEST_ANEW_S else None
 
     def look(self, matcher: LLMatcher) -> tuple[Place, MaskArray]:
         """Where it is, and what may follow; the mask has a meaning where the place is open."""
@@ -85,7 +86,7 @@ class Grammar:
 class GrammarState:
     """Mutable, owned by the engine's thread. At first the place is the grammar's start, which is open."""
 
-    __slots__ = ("_grammar", "_token_ids", "has_all", "mask", "matcher", "place", "problem")
+    __slots__ = ("_grammar", "_token_ids", "has_all", "mask", "mask_s", "matcher", "place", "problem")
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
@@ -95,6 +96,8 @@ class GrammarState:
         self.place = Place.OPEN
         # [num_words] int32: what may follow the committed tokens, while the place is open
         self.mask = grammar.start_mask
+        # of a processor: what it took to find
+        self.mask_s = 0.0
         # why it is stuck
         self.problem: str | None = None
         # false: the last token is one that it could not take
@@ -130,7 +133,9 @@ class GrammarState:
         self.problem = None
         try:
             self.has_all = consume(self.matcher, token_ids)
+            started_s = time.thread_time()
             self.place, self.mask = self._grammar.look(self.matcher)
+            self.mask_s = time.thread_time() - started_s
             if self.place is Place.STUCK:
                 self.problem = error_of(self.matcher)
         except Exception as error:

@@ -2,7 +2,7 @@
 
 The library counts its work instead of the seconds, and gives up at limits that are mostly reached within tens of
 milliseconds, a regular expression of 40,000 characters in eight seconds; what it does not count, `grammar_multiples`
-does. What is refused is the client's fault and says so.
+and `grammar_operators` do. What is refused is the client's fault and says so.
 """
 
 import json
@@ -17,6 +17,7 @@ from llguidance import LLMatcher, LLParserLimits, grammar_from
 
 from goose_ray.engine.grammar import Grammar, error_of
 from goose_ray.engine.grammar_multiples import check_multiples, schemas_in_lark
+from goose_ray.engine.grammar_operators import check_operators
 from goose_ray.engine.grammar_preface import behind
 from goose_ray.engine.grammar_vocabulary import GrammarVocabulary
 from goose_ray.engine.structured import SCHEMA_OPTIONS, StructuredOutput
@@ -31,7 +32,8 @@ __all__ = ["GrammarCompiler"]
 _logger = logging.getLogger(__name__)
 
 _MAX_SPEC_CHARS = 128 * 1024
-_MAX_GRAMMARS = 32
+# What is kept: so many, which took so long to compile in all. A large one takes 80 MB for each second.
+_MAX_GRAMMARS, _MAX_KEPT_S = 32, 4.0
 # They are rewritten in Python, in time that grows with their square.
 _MAX_GBNF_RULES = 512
 # Of the library's lexer, at one or two kilobytes: they are kept as long as the grammar is.
@@ -71,7 +73,7 @@ class GrammarCompiler:
         with self._lock:
             self._grammars[structured] = grammar
             self._grammars.move_to_end(structured)
-            if len(self._grammars) > _MAX_GRAMMARS:
+            while len(self._grammars) > 1 and self._is_too_much():
                 self._grammars.popitem(last=False)
         return grammar
 
@@ -82,6 +84,10 @@ class GrammarCompiler:
                 return None
             self._grammars.move_to_end(structured)
             return known
+
+    def _is_too_much(self) -> bool:
+        kept_s = sum(grammar.compile_s for grammar in self._grammars.values())
+        return len(self._grammars) > _MAX_GRAMMARS or kept_s > _MAX_KEPT_S
 
     @cached_property
     def _vocabulary(self) -> GrammarVocabulary | None:
@@ -123,8 +129,11 @@ def _source(structured: StructuredOutput) -> str:
     if structured.kind == "grammar":
         if spec.count("::=") > _MAX_GBNF_RULES:
             raise ValueError(f"GBNF may have {_MAX_GBNF_RULES} rules; Lark may have more")
-        check_multiples(schemas_in_lark(spec))
-        return grammar_from("grammar", spec)
+        # GBNF becomes Lark here
+        lark = grammar_from("grammar", spec)
+        check_operators(lark)
+        check_multiples(schemas_in_lark(lark))
+        return lark
     if structured.kind == "choice":
         # A terminal, of which one may have thousands; rules with that many alternatives are too much for the parser.
         return LLMatcher.grammar_from_lark(

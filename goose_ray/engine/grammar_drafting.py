@@ -5,6 +5,7 @@ the source `grammar`. Knows no model; what the grammars say it takes as it is.
 """
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ _logger = logging.getLogger(__name__)
 _FORCED_BIT = 1 << SOURCE_NAMES.index("grammar")
 # Draft nodes kept free for the tokens that follow one that is forced.
 _RESERVED = 8
+# Of a processor: how long the trees of one step may be looked at, while everybody in the batch waits.
+_PATIENCE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +58,18 @@ class GrammarDrafting:
         constrained: list[TokenTree] = []
         masks: dict[str, MaskArray] = {}
         left = max_draft_nodes - sum(tree.num_draft_nodes for tree in trees)
+        end_s = time.thread_time() + _PATIENCE_S
         for sequence, tree in zip(sequences, trees, strict=True):
             if sequence.grammar is not None:
                 room = left + tree.num_draft_nodes
                 most = min(room, max(tree.num_draft_nodes, self.max_nodes - 1))
-                tree, masks[sequence.request_id] = self._constrained(sequence, sequence.grammar, tree, most)
+                tree, masks[sequence.request_id] = self._constrained(sequence, sequence.grammar, tree, most, end_s)
                 left = room - tree.num_draft_nodes
             constrained.append(tree)
         return constrained, masks
 
     def _constrained(
-        self, sequence: SequenceState, grammar: GrammarState, tree: TokenTree, max_draft_nodes: int
+        self, sequence: SequenceState, grammar: GrammarState, tree: TokenTree, max_draft_nodes: int, end_s: float
     ) -> tuple[TokenTree, MaskArray]:
         try:
             result = constrain(
@@ -74,6 +78,7 @@ class GrammarDrafting:
                 max_depth=sequence.num_remaining - 1,
                 max_draft_nodes=max_draft_nodes,
                 forced_bit=_FORCED_BIT if self._forces(sequence) else 0,
+                patience_s=max(0.0, end_s - time.thread_time()),
             )
         except Exception:
             # Drafts alone are lost: what may follow the anchor was found when its token was committed.

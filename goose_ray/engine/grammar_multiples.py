@@ -15,6 +15,9 @@ __all__ = ["check_multiples", "schemas_in_lark"]
 
 # Half a second to compile, and forty megabytes while the grammar is kept.
 _MOST_REMAINDERS = 100_000
+# Where numbers have a range too: with more, it compiles, and its first digit meets a limit of the library.
+_MOST_IN_RANGE = 10_000
+_RANGES = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
 _MOST_DIGITS = 60
 # Without these, parts of a schema hold apart.
 _JOINING = frozenset(("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties"))
@@ -22,9 +25,11 @@ _JOINING = frozenset(("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternPr
 
 def check_multiples(schemas: Iterable[Any]) -> None:
     """Raises ValueError if the `multipleOf`s in schemas of one grammar are too large to follow, each or together."""
-    divisors, is_joined = set(), False
+    divisors, is_joined, most = set(), False, _MOST_REMAINDERS
     for part in _objects(list(schemas)):
         is_joined |= not _JOINING.isdisjoint(part)
+        if not _RANGES.isdisjoint(part):
+            most = _MOST_IN_RANGE
         divisor = part.get("multipleOf")
         # what is no divisor the library refuses
         if isinstance(divisor, int | float) and not isinstance(divisor, bool) and math.isfinite(divisor) and divisor:
@@ -32,18 +37,17 @@ def check_multiples(schemas: Iterable[Any]) -> None:
     places = max((-int(divisor.as_tuple().exponent) for divisor in divisors), default=0)
     if any(divisor.adjusted() > _MOST_DIGITS for divisor in divisors) or places > _MOST_DIGITS:
         raise ValueError(f"multipleOf must have at most {_MOST_DIGITS} digits")
+    where = " beside minimum or maximum" if most == _MOST_IN_RANGE else ""
     for divisor in divisors:
-        if _remainders(divisor) > _MOST_REMAINDERS:
-            raise ValueError(
-                f"multipleOf must be at most {_MOST_REMAINDERS}, its decimal point left out, not {divisor:f}"
-            )
-    if sum(map(_remainders, divisors)) > _MOST_REMAINDERS:
-        raise ValueError(f"multipleOf: all together must be at most {_MOST_REMAINDERS}, decimal points left out")
+        if _remainders(divisor) > most:
+            raise ValueError(f"multipleOf must be at most {most}{where}, its decimal point left out, not {divisor:f}")
+    if sum(map(_remainders, divisors)) > most:
+        raise ValueError(f"multipleOf: all together must be at most {most}{where}, decimal points left out")
     common = Decimal(math.lcm(*(int(divisor.scaleb(max(0, places))) for divisor in divisors))).scaleb(-max(0, places))
-    if is_joined and _remainders(common) > _MOST_REMAINDERS:
+    if is_joined and _remainders(common) > most:
         raise ValueError(
             f"multipleOf: where parts of a schema are joined, the least common multiple of all must be at most "
-            f"{_MOST_REMAINDERS}, its decimal point left out, not {common:f}"
+            f"{most}{where}, its decimal point left out, not {common:f}"
         )
 
 

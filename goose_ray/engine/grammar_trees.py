@@ -1,10 +1,12 @@
 """A draft tree cut to what a grammar lets through, with the tokens it forces added and a mask for each node.
 
 A node is kept if its token may come there and more may follow: behind the grammar's end, as behind an end-of-sequence
-token, there is nothing to verify. What is dropped was never asked of the target, so it counts for nobody. Knows one
-sequence and no budget but its own.
+token, there is nothing to verify. What is dropped was never asked of the target, so it counts for nobody. A mask may
+take the library long, and a tree has many: none is asked for where the last ones say that the batch would wait. Knows
+one sequence and no budget but its own.
 """
 
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +22,8 @@ __all__ = ["ConstrainedTree", "constrain"]
 _LONGEST_FORCED = 32
 # Below a node that is less likely to be reached nothing is forced.
 _LEAST_PROB = 0.2
+# Of a processor: a mask of the committed tokens that took longer says that those of drafts would.
+_LONGEST_MASK_S = 0.01
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,14 +34,15 @@ class ConstrainedTree:
 
 
 def constrain(
-    state: GrammarState, tree: TokenTree, *, max_depth: int, max_draft_nodes: int, forced_bit: int
+    state: GrammarState, tree: TokenTree, *, max_depth: int, max_draft_nodes: int, forced_bit: int, patience_s: float
 ) -> ConstrainedTree:
     """`tree` hangs on the last committed token of `state`, which is open and is left as it was.
 
     `forced_bit` is the source bit of forced tokens, 0 if none are to be drafted. No more than `max_draft_nodes` are
-    left, those most likely to be accepted. An error of the grammar at a node costs that node alone.
+    left, those most likely to be accepted. An error of the grammar at a node costs that node alone. Nodes are looked at
+    for `patience_s` of a processor's time, the others dropped.
     """
-    walk = _Walk(state, int(tree.token_ids[0]), max_depth, forced_bit)
+    walk = _Walk(state, int(tree.token_ids[0]), max_depth, forced_bit, patience_s)
     try:
         walk.add_forced(0)
         walk.add_tree(tree)
@@ -54,8 +59,10 @@ def constrain(
 class _Walk:
     """A tree that grows; the state's matcher goes where it grows, one token down or any number up."""
 
-    def __init__(self, state: GrammarState, anchor_id: int, max_depth: int, forced_bit: int) -> None:
+    def __init__(self, state: GrammarState, anchor_id: int, max_depth: int, forced_bit: int, patience_s: float) -> None:
         self._state = state
+        self._is_over = state.mask_s > _LONGEST_MASK_S
+        self._end_s = time.thread_time() + patience_s
         self._max_depth = max_depth
         self._forced_bit = forced_bit
         self._token_ids = [anchor_id]
@@ -134,6 +141,9 @@ class _Walk:
         depth = self._depths[parent] + 1
         word = int(self._masks[parent][token >> 5])
         if depth > self._max_depth or not word >> (token & 31) & 1:
+            return -1
+        self._is_over = self._is_over or time.thread_time() >= self._end_s
+        if self._is_over:
             return -1
         self._go_to(parent)
         matcher = self._state.matcher

@@ -1,12 +1,13 @@
 """Compiles grammars off the engine's thread and off every event loop: both would make others wait."""
 
 import asyncio
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
 from goose_ray.engine.grammar import Grammar
 from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.structured import StructuredOutput
-from goose_ray.errors import InvalidRequestError
+from goose_ray.errors import InvalidRequestError, OverloadedError
 
 __all__ = ["GrammarWorkers"]
 
@@ -21,10 +22,27 @@ class GrammarWorkers:
         self._threads = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="goose-grammar")
 
     async def compiled(self, structured: StructuredOutput) -> Grammar:
-        """Raises InvalidRequestError if it cannot be compiled, or not in time. One that is known waits for no other."""
+        """Raises InvalidRequestError if it cannot be compiled, or not in time, and OverloadedError if others are
+        compiled for so long. One that is known waits for no other.
+        """
         if (known := self._compiler.known(structured)) is not None:
             return known
-        compiled = asyncio.get_running_loop().run_in_executor(self._threads, self._compiler.compile, structured)
+        loop, begun = asyncio.get_running_loop(), asyncio.Event()
+
+        def compile() -> Grammar:
+            # closed: who asked has gone
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(begun.set)
+            return self._compiler.compile(structured)
+
+        compiled = asyncio.wrap_future(self._threads.submit(compile))
+        try:
+            await asyncio.wait_for(begun.wait(), _TIMEOUT_S)
+        except TimeoutError:
+            raise OverloadedError("structured outputs of others are being compiled; try again later") from None
+        finally:
+            if not begun.is_set():
+                compiled.cancel()
         try:
             return await asyncio.wait_for(compiled, _TIMEOUT_S)
         except TimeoutError:

@@ -8,7 +8,7 @@
 The work is what replicas do now as parts of what each could do, by tokens and by KV slots, and what waits on top of it.
 Delays, factors and bounds of the autoscaling configuration are Serve's, and so is the first replica after none. Serve
 pickles this module by value for its controller, which it must never stop: it imports nothing of ours, keeps no state
-but whether it has complained, and answers an error of its own with the number that there is.
+but what it has logged, and answers an error of its own with the number that there is.
 """
 
 import logging
@@ -50,7 +50,9 @@ class Load:
 
 
 def replicas_needed(loads: Sequence[Load], *, queued: float, targets: Targets) -> float:
-    """For the load of these replicas, and `queued` requests that have none. 0 without any request, else at least 1."""
+    """For the load of these replicas, and `queued` requests that have none. 0 without any request, else at least 1 and
+    no more than there are requests.
+    """
     waiting = queued + sum(load.waiting for load in loads)
     requests = queued + sum(load.requests for load in loads)
     if not requests:
@@ -63,7 +65,9 @@ def replicas_needed(loads: Sequence[Load], *, queued: float, targets: Targets) -
         # Whatever capacity was measured: they could not do more.
         by_tokens = max(by_tokens, float(len(loads)))
     growth = 1.0 + too_late / max(1.0, requests - waiting)
-    return max(1.0, growth * by_tokens / targets.utilization, growth * by_kv / targets.kv_use)
+    needed = max(1.0, growth * by_tokens / targets.utilization, growth * by_kv / targets.kv_use)
+    # One more would have nothing to do, however busy a request keeps the one that has it.
+    return min(needed, max(1.0, requests))
 
 
 class CapacityPolicy:
@@ -73,6 +77,8 @@ class CapacityPolicy:
 
     def __init__(self, **named: Any) -> None:
         self._has_complained = False
+        # the number that was logged last
+        self._told: int | None = None
         try:
             self._targets = targets_of(named)
         except ValueError as error:
@@ -97,6 +103,24 @@ class CapacityPolicy:
         self._has_complained = False
         return wanted, {}
 
+    def _tell(self, ctx: Any, loads: Sequence[Load], wanted: float) -> None:
+        """Why the number is to change, once for each."""
+        number = math.ceil(wanted)
+        if number not in (self._told, ctx.target_num_replicas):
+            logger.info(
+                "CapacityPolicy: %d replicas instead of %d for %.0f of %.0f tokens/s, %.0f %% of the KV slots, "
+                "%.0f requests in engines, %.0f of them waiting, and %.0f that have none",
+                number,
+                ctx.target_num_replicas,
+                sum(load.tokens_per_s for load in loads),
+                sum(load.capacity_tokens_per_s for load in loads),
+                100 * sum(load.kv_use for load in loads) / len(loads),
+                sum(load.requests for load in loads),
+                sum(load.waiting for load in loads),
+                ctx.total_queued_requests or 0.0,
+            )
+        self._told = number
+
     def _wanted(self, ctx: Any) -> float:
         if not ctx.current_num_replicas:
             return float(ctx.target_num_replicas)
@@ -104,8 +128,10 @@ class CapacityPolicy:
         if not loads:
             return float(ctx.total_num_requests / ctx.config.get_target_ongoing_requests())
         wanted = replicas_needed(loads, queued=max(0.0, ctx.total_queued_requests or 0.0), targets=self._targets)
-        is_whole = len(loads) >= ctx.current_num_replicas
-        return wanted if is_whole else max(wanted, float(ctx.target_num_replicas))
+        if len(loads) < ctx.current_num_replicas:
+            wanted = max(wanted, float(ctx.target_num_replicas))
+        self._tell(ctx, loads, wanted)
+        return wanted
 
 
 def targets_of(named: Mapping[str, Any]) -> Targets:

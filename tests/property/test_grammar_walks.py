@@ -100,7 +100,9 @@ def _walked(structured: StructuredOutput, random: Random) -> tuple[Place, str]:
     for _ in range(12):
         tree = _tree(random, state)
         bit = random.choice([0, _FORCED])
-        result = constrain(state, tree, max_depth=9, max_draft_nodes=random.choice([3, 99]), forced_bit=bit)
+        result = constrain(
+            state, tree, max_depth=9, max_draft_nodes=random.choice([3, 99]), forced_bit=bit, patience_s=9.0
+        )
         kept = result.tree
         for node in range(kept.num_nodes):
             fresh = GrammarState(state.grammar)
@@ -177,7 +179,9 @@ def test_what_follows_is_not_what_would_have_followed_a_draft(
     token_ids = list(committed)
     walked.advance(token_ids)
     tree = TokenTree.chain(token_ids[-1], [256 + pieces.index(drafted)], source=1)
-    assert constrain(walked, tree, max_depth=9, max_draft_nodes=9, forced_bit=0).tree.num_draft_nodes == 1
+    assert (
+        constrain(walked, tree, max_depth=9, max_draft_nodes=9, forced_bit=0, patience_s=9.0).tree.num_draft_nodes == 1
+    )
     walked.advance([256 + pieces.index(next_piece)])
     fresh.advance([*token_ids, 256 + pieces.index(next_piece)])
     assert np.array_equal(walked.mask, fresh.mask)

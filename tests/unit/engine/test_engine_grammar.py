@@ -39,7 +39,7 @@ def allowed(mask: np.ndarray) -> set[int]:
 
 
 def cut(state: GrammarState, tree: TokenTree, *, depth: int = 99, nodes: int = 99, bit: int = 0) -> ConstrainedTree:
-    result = constrain(state, tree, max_depth=depth, max_draft_nodes=nodes, forced_bit=bit)
+    result = constrain(state, tree, max_depth=depth, max_draft_nodes=nodes, forced_bit=bit, patience_s=9.0)
     assert result.masks.shape[0] == result.tree.num_nodes
     assert result.masks.any(axis=1).all()
     return result

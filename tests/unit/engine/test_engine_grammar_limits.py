@@ -11,13 +11,13 @@ from fakes import EOS, FakeTokenizer
 from llguidance import LLParserLimits
 
 from goose.tree import TokenTree
-from goose_ray.engine import grammar_compiler
+from goose_ray.engine import grammar_compiler, grammar_workers
 from goose_ray.engine.grammar import GrammarState, Place
 from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.grammar_trees import constrain
 from goose_ray.engine.grammar_workers import GrammarWorkers
 from goose_ray.engine.structured import StructuredKind, StructuredOutput
-from goose_ray.errors import InvalidRequestError
+from goose_ray.errors import InvalidRequestError, OverloadedError
 
 WORDS = StructuredOutput("regex", r"([a-z]+[ ,.]?){1,60}")
 
@@ -53,6 +53,8 @@ def all_of(*divisors: float) -> str:
         ("grammar", 'start: "x" %json {"type": "integer", "multiple\\u004ff": 99999989}', "at most 100000"),
         ("grammar", 'start: "%json #" %json {"multipleOf": 99999989}', "at most 100000"),
         ("grammar", 'start: %json {"multipleOf": 60000} | %json {"multipleOf": 60001}', "all together"),
+        ("json_schema", '{"multipleOf": 10001, "minimum": 0}', "at most 10000 beside minimum or maximum, .* not 10001"),
+        ("json_schema", '{"maximum": 9e9, "allOf": [{"multipleOf": 86400}]}', "beside minimum or maximum"),
     ],
 )
 def test_divisors_that_would_take_minutes_are_refused(kind: StructuredKind, spec: str, said: str) -> None:
@@ -69,10 +71,84 @@ def test_divisors_that_would_take_minutes_are_refused(kind: StructuredKind, spec
         integers(a=86_400),
         all_of(5, 10, 0.25),
         all_of(0.01, 500),
+        '{"multipleOf": 3600, "minimum": 0, "maximum": 1e12}',
+        '{"multipleOf": 0.01, "exclusiveMinimum": 0, "exclusiveMaximum": 1e6}',
     ],
 )
 def test_divisors_that_people_ask_for_are_taken(spec: str) -> None:
     assert new_compiler().compile(StructuredOutput("json_schema", spec))
+
+
+def test_a_multiple_in_a_range_can_be_written_to_its_end() -> None:
+    spec = '{"type": "integer", "multipleOf": 10000, "minimum": 0, "maximum": 9007199254740992}'
+    state = GrammarState(new_compiler().compile(StructuredOutput("json_schema", spec)))
+    state.advance(list(b"123456789120000"))
+    assert state.place is Place.OPEN, state.problem
+
+
+@pytest.mark.parametrize(
+    "lark",
+    [
+        "start: A\nA: /.*a.{30}/ & /.*b.{29}/ & ~/.*c.{28}/",
+        # behind what looks like the beginning of a text or an expression
+        'start: A\nA: /x\n"/ & /y"/',
+        'start: A\nA: /"/ & /"/',
+        'start: A # "\nA: /a/ & /b/ # "',
+        "start: A // /\nA: /a/ & /b/",
+        'start: A\nA: "\\"" & "\\""',
+        "start: A\nA: /\\// & /\\//",
+        'start: A %json {"const": "\\""}\nA: /a/ & /b/ "x"',
+        'start: A\nA: ~"a"',
+        'start: a\na: ~ "a" ~ 3',
+    ],
+)
+def test_operators_that_would_take_without_end_are_refused(lark: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"the operator [&~] is not supported"):
+        new_compiler().compile(StructuredOutput("grammar", lark))
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        'start: "&" "~"',
+        "start: A\nA: /[&~]/",
+        "start: A // a & ~b\nA: /a/ # & ~",
+        'start: %json {"const": "a & ~b"}',
+        'start: "a" ~ 3 B\nB: "b" ~2..3',
+        'root ::= "&" [~&]',
+    ],
+)
+def test_their_signs_may_be_written(grammar: str) -> None:
+    assert new_compiler().compile(StructuredOutput("grammar", grammar))
+
+
+def test_drafts_are_looked_at_no_longer_than_a_batch_may_wait() -> None:
+    state = GrammarState(new_compiler().compile(WORDS))
+    state.advance(list(b"so"))
+    drafts = TokenTree.from_parents(list(b"oabcd"), [-1, 0, 1, 2, 3])
+
+    def num_drafts(patience_s: float) -> int:
+        result = constrain(state, drafts, max_depth=9, max_draft_nodes=9, forced_bit=0, patience_s=patience_s)
+        assert np.array_equal(result.masks[0], state.mask)
+        return result.tree.num_draft_nodes
+
+    assert [num_drafts(patience_s) for patience_s in (9.0, 0.0)] == [4, 0]
+    # what the last mask of the committed tokens took
+    state.mask_s = 0.5
+    assert num_drafts(9.0) == 0
+    state.advance(list(b"me"))
+    assert num_drafts(9.0) == 4
+
+
+def test_large_grammars_are_kept_until_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = new_compiler()
+    specs = [StructuredOutput("regex", f"[a-z]{{{n}}}") for n in range(1, 5)]
+    for spec in specs:
+        compiler.compile(spec).compile_s = 1.5
+    assert [compiler.known(spec) is not None for spec in specs] == [False, True, True, True]
+    monkeypatch.setattr(grammar_compiler, "_MAX_KEPT_S", 0.0)
+    compiler.compile(WORDS)
+    assert [compiler.known(spec) is not None for spec in (*specs, WORDS)] == [False] * 4 + [True]
 
 
 def test_a_text_is_not_ended_by_what_others_have_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +168,7 @@ def test_a_text_is_not_ended_by_what_others_have_used_up(monkeypatch: pytest.Mon
         state, alone = GrammarState(shared), GrammarState(new_compiler().compile(WORDS))
         for token in text:
             drafts = TokenTree.from_parents([token, *b"ab ,cz"], [-1, 0, 1, 2, 0, 4, 5])
-            constrain(state, drafts, max_depth=9, max_draft_nodes=9, forced_bit=0)
+            constrain(state, drafts, max_depth=9, max_draft_nodes=9, forced_bit=0, patience_s=9.0)
             state.advance([token])
             alone.advance([token])
             assert state.place is alone.place is Place.OPEN, state.problem
@@ -145,6 +221,33 @@ def test_a_grammar_that_is_known_waits_for_none_that_is_being_compiled() -> None
         busy = [workers._threads.submit(release.wait) for _ in range(2)]
         assert asyncio.run(asyncio.wait_for(workers.compiled(WORDS), 60)) is known
         assert not any(one.done() for one in busy)
+    finally:
+        release.set()
+        workers.stop()
+
+
+def test_who_waits_for_the_compilers_of_others_is_not_to_blame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_workers, "_TIMEOUT_S", 0.05)
+    workers = GrammarWorkers(new_compiler())
+    release = threading.Event()
+    try:
+        for _ in range(2):
+            workers._threads.submit(release.wait)
+        with pytest.raises(OverloadedError, match="try again later"):
+            asyncio.run(workers.compiled(WORDS))
+    finally:
+        release.set()
+        workers.stop()
+
+
+def test_what_takes_long_itself_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar_workers, "_TIMEOUT_S", 0.05)
+    compiler, release = new_compiler(), threading.Event()
+    monkeypatch.setattr(compiler, "compile", lambda structured: release.wait())
+    workers = GrammarWorkers(compiler)
+    try:
+        with pytest.raises(InvalidRequestError, match="takes more than"):
+            asyncio.run(workers.compiled(WORDS))
     finally:
         release.set()
         workers.stop()

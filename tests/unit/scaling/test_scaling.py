@@ -65,6 +65,13 @@ def test_without_requests_nothing_is_needed_and_with_one_something_is() -> None:
     assert needed(Load(), queued=1) >= 1.0
 
 
+def test_one_request_needs_one_replica_however_busy_it_keeps_it() -> None:
+    busy = replace(BUSY, requests=1)
+    assert needed(busy) == 1.0
+    assert needed(busy, queued=1) > 1.0
+    assert needed(busy, replace(BUSY, requests=0, tokens_per_s=0)) == 1.0
+
+
 @given(LOADS, AMOUNTS, AMOUNTS)
 def test_more_of_anything_never_needs_less(loads: list[Load], queued: float, more: float) -> None:
     first, *others = loads
@@ -139,6 +146,15 @@ def test_nothing_is_kept_for_nobody_and_the_last_request_keeps_its_replica(monke
     seen = decisions(monkeypatch, config, [one] * 10 + [none] * 6, 1)
     assert seen[:13] == [1] * 13
     assert seen[13:] == [0] * 3
+
+
+def test_why_the_number_changes_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "ray.serve")
+    policy, config = CapacityPolicy(), AutoscalingConfig(min_replicas=1, max_replicas=4)
+    for load in (replace(BUSY, tokens_per_s=10), BUSY, BUSY, replace(BUSY, waiting=3)):
+        policy(context(config, 1, 0.0, {}, [load]))
+    (said,) = [record.getMessage() for record in caplog.records if "CapacityPolicy" in record.message]
+    assert "2 replicas instead of 1 for 100 of 100 tokens/s, 10 % of the KV slots, 10 requests" in said
 
 
 def test_until_replicas_report_requests_are_counted() -> None:
