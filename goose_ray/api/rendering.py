@@ -46,8 +46,11 @@ class RenderOptions:
 
 
 def _usage(answers: Sequence[Answer], options: RenderOptions) -> Usage:
-    """A prompt counts once, however many choices answer it. Of those that are not begun nothing is known yet."""
-    prompts = [answer.prompt for answer in answers[:: options.choices_per_prompt] if answer.is_begun]
+    """A prompt counts once, however many choices answer it, as soon as one of them is begun."""
+    each = options.choices_per_prompt
+    of_prompts = [answers[start : start + each] for start in range(0, len(answers), each)]
+    begun = [next((answer for answer in choices if answer.is_begun), None) for choices in of_prompts]
+    prompts = [answer.prompt for answer in begun if answer is not None]
     thought = [answer.num_reasoning_tokens for answer in answers if answer.num_reasoning_tokens is not None]
     return Usage.of(
         sum(prompt.num_tokens for prompt in prompts),

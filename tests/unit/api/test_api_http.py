@@ -1,6 +1,7 @@
 """The HTTP surface over a scripted backend: shapes of answers and streams, and the views of the cluster."""
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 
 import httpx
@@ -16,8 +17,10 @@ from scripted_backend import (
     request,
 )
 
+from goose_ray.api.answer import Answer
 from goose_ray.api.calls import Delta, GenerateCall, PromptInfo
 from goose_ray.api.http_app import build_http_app
+from goose_ray.api.rendering import CompletionRenderer, RenderOptions
 from goose_ray.errors import InvalidRequestError, OverloadedError
 
 
@@ -88,6 +91,17 @@ class TestChat:
             assert totals[0] >= 3 + 2
             assert usages[-1] == usages[-2]
             assert totals[-1] == 8 * (2 if "prompt" in body else 1)
+
+    def test_a_prompt_counts_from_the_first_of_its_choices_to_begin(self) -> None:
+        renderer = CompletionRenderer(RenderOptions(response_id="r", model=MODEL, choices_per_prompt=2, stream_usage=True))
+        answers = [Answer() for _ in range(4)]
+        counted = []
+        for index in (1, 3, 0):
+            delta = Delta(text="x", token_ids=(index,), prompt=PromptInfo(5))
+            answers[index].add(delta)
+            chunk = json.loads(renderer.chunk(index, delta, answers).to_json())
+            counted.append((chunk["usage"]["prompt_tokens"], chunk["usage"]["completion_tokens"]))
+        assert counted == [(5, 1), (10, 2), (10, 3)]
 
     def test_steps_without_text_are_streamed_only_for_their_ids(self) -> None:
         script = [
