@@ -44,7 +44,8 @@ def typed(console: str) -> Iterator[str]:
             continue
         command = line[2:]
         while command.endswith("\\") or not is_whole(command):
-            command = f"{command.removesuffix(chr(92))}\n{next(lines)}"
+            # as a shell joins them
+            command = command[:-1] + next(lines) if command.endswith("\\") else f"{command}\n{next(lines)}"
         yield command
 
 

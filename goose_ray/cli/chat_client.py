@@ -9,12 +9,13 @@ import urllib.error
 import urllib.request
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import click
 
-__all__ = ["ChatClient", "Piece", "Progress", "server_address", "unreachable"]
+__all__ = ["ChatClient", "Piece", "Progress", "refusal", "server_address", "unreachable"]
 
 _TIMEOUT_S = 600.0
 _EVENT, _DONE = b"data: ", b"[DONE]"
@@ -108,13 +109,21 @@ class ChatClient:
         try:
             return urllib.request.urlopen(request, timeout=_TIMEOUT_S)
         except urllib.error.HTTPError as error:
-            raise click.ClickException(f"{self._url + path} answers {error.code}: {_said(error)}") from error
+            raise refusal(self._url + path, error) from error
         except OSError as error:
             raise unreachable(self._url, error) from error
 
 
 def server_address(base_url: str) -> str:
-    """Without the /v1 that OpenAI's clients want, and without a slash at its end. Raises BadParameter."""
+    """Without the /v1 that OpenAI's clients want, and without a slash at its end. Raises BadParameter, which does not
+    repeat a password.
+    """
+    if "@" in base_url:
+        raise click.BadParameter(
+            "must be as http://127.0.0.1:8000 is, without user, password and @: "
+            "an API key goes into --api-key or OPENAI_API_KEY",
+            param_hint="--base-url",
+        )
     if not base_url.startswith(("http://", "https://")):
         raise click.BadParameter(f"must begin with http:// or https://, not {base_url!r}", param_hint="--base-url")
     try:
@@ -125,6 +134,15 @@ def server_address(base_url: str) -> str:
     if not is_address:
         raise click.BadParameter(f"must be as http://127.0.0.1:8000 is, not {base_url!r}", param_hint="--base-url")
     return base_url.rstrip("/").removesuffix("/v1")
+
+
+def refusal(address: str, error: urllib.error.HTTPError) -> click.ClickException:
+    """For what a server answers at `address`. Reads its body."""
+    said = _said(error)
+    text = f"{address} answers {error.code}" + (f": {said}" if said else "")
+    if error.code == HTTPStatus.UNAUTHORIZED:
+        text += "; give a key with --api-key or OPENAI_API_KEY"
+    return click.ClickException(text)
 
 
 def unreachable(url: str, error: OSError) -> click.ClickException:

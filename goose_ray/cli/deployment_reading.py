@@ -1,7 +1,9 @@
 """Where files of deployments are, and the YAML that one holds. Knows nothing of what it should say."""
 
 import json
+import os
 import re
+import shlex
 from importlib.resources import files
 from pathlib import Path
 from stat import S_ISREG
@@ -9,10 +11,13 @@ from typing import Any
 
 import yaml
 
+from goose_ray.config import EMBEDDED_MODEL
 from goose_ray.errors import ConfigError
 
 __all__ = ["find_deployment", "read_deployment", "shipped_deployments"]
 
+# Of the hub, as far as it can be told from the name of a file that there is not.
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(?<!\.yaml)(?<!\.yml)(?<!\.json)")
 _TAGS = "tag:yaml.org,2002:"
 # What PyYAML quotes besides texts of the file: a character, or a token by its name.
 _HARMLESS = re.compile(r"""([^'"]|'(\\?.|\\x..|\\u....|<[a-z]+( [a-z]+)*>)'|"'")*""", re.DOTALL)
@@ -46,7 +51,17 @@ def find_deployment(name: str) -> Path:
         problem = f"{name!r} cannot be looked at ({reason})"
     if name in shipped:
         return shipped[name]
-    raise ConfigError(f"{problem}, and of the deployments that come along ({', '.join(shipped)}) none")
+    problem += f", and of the deployments that come along ({', '.join(shipped)}) none"
+    if _is_model(name):
+        command = f"goose serve {shlex.quote(name)} --print-config > deployment.yaml"
+        problem += f"; a model? `{command}` writes a deployment of it"
+    raise ConfigError(problem)
+
+
+def _is_model(name: str) -> bool:
+    # of os, which takes whatever cannot be looked at for no file
+    is_local = name.endswith(".gguf") or os.path.isfile(os.path.join(name, "config.json"))
+    return name == EMBEDDED_MODEL or is_local or _HUB_ID.fullmatch(name) is not None
 
 
 def read_deployment(path: Path) -> Any:

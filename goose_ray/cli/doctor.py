@@ -47,6 +47,7 @@ def doctor(name: str | None, port: int | None, address: str | None, as_json: boo
 
 def _findings(deployment: DeploymentFile, address: str | None) -> Iterator[Finding]:
     from goose_ray.cli.checks import machine, software
+    from goose_ray.cli.checks.port import check_port
     from goose_ray.cli.checks.ray_cluster import check_ray, cluster_to_join
 
     yield software.check_python()
@@ -62,7 +63,7 @@ def _findings(deployment: DeploymentFile, address: str | None) -> Iterator[Findi
     found = check_ray(address)
     yield found
     joins = found.verdict is Verdict.OK and cluster_to_join(address) is not None
-    yield machine.check_port(deployment.host, deployment.port, joins_cluster=joins)
+    yield check_port(deployment.host, deployment.port, joins_cluster=joins)
     yield machine.check_cache()
     yield machine.check_model(config)
     if config.api_keys_file is not None and not joins:

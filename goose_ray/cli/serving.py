@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from goose_ray.cli.deployment_file import DeploymentFile
+from goose_ray.cli.ready_text import ready_text
 
 if TYPE_CHECKING:
     from ray.serve.schema import ApplicationStatusOverview
@@ -47,11 +48,11 @@ def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
         os.environ.setdefault(name, value)
     try:
         # as `serve run` would; here so that the handlers below are set after Ray's own
-        ray.init(address=address, namespace=_NAMESPACE)
+        context = ray.init(address=address, namespace=_NAMESPACE)
     except Exception as error:
         # Ray raises plain ones too, as where the machine is too busy for its processes to come up in time
         raise click.ClickException(f"no Ray to run on: {error}") from error
-    watch = _Watch(deployment)
+    watch = _Watch(deployment, dashboard=context.dashboard_url)
     before = {number: signal.signal(number, watch.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         threading.Thread(target=watch.run, name="goose-watch", daemon=True).start()
@@ -70,10 +71,11 @@ def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
 
 
 class _Watch:
-    """Of one application, from a thread of its own."""
+    """Of one application, from a thread of its own. `dashboard`: HOST:PORT of Ray's, if there is one."""
 
-    def __init__(self, deployment: DeploymentFile) -> None:
+    def __init__(self, deployment: DeploymentFile, *, dashboard: str | None) -> None:
         self._deployment = deployment
+        self._dashboard = dashboard
         self.over = threading.Event()
         self.was_interrupted = False
         self.failure: str | None = None
@@ -94,9 +96,11 @@ class _Watch:
             if application is None:
                 continue
             if application.status == ApplicationStatus.RUNNING:
+                # Ray has set it where it has made a token for its own cluster
+                has_token = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
                 name, url = deployment.config.model_name, deployment.url
-                click.echo(f"\n{name} is served at {url}/v1, to be watched at {url}/dashboard.", err=True)
-                click.echo(f"Try `goose chat --base-url {url}`. Ctrl-C stops the server.\n", err=True)
+                text = ready_text(name, url, dashboard=self._dashboard, has_token=has_token)
+                click.echo(f"\n{text}\n", err=True)
                 return
             if application.status == ApplicationStatus.DEPLOY_FAILED:
                 self.failure = f"it cannot be served: {reason_of(application)}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from goose_ray.cli.chat_client import server_address, unreachable
+from goose_ray.cli.chat_client import refusal, server_address, unreachable
 from goose_ray.cli.finite import FiniteRange
 from goose_ray.cli.options import api_key_option
 
@@ -95,7 +95,7 @@ def _fetch(url: str, api_key: str | None) -> dict[str, Any]:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             live: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
-        raise click.ClickException(f"{address} answers {error.code}") from error
+        raise refusal(address, error) from error
     except OSError as error:
         raise unreachable(url, error) from error
     except ValueError as error:

@@ -1,10 +1,9 @@
-"""The machine: its port, cache directory, model, and memory for weights and KV pool."""
+"""The machine: its cache directory, model, and memory for weights and KV pool."""
 
 import json
 import math
 import os
 import shutil
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,10 @@ __all__ = [
     "check_keys",
     "check_memory",
     "check_model",
-    "check_port",
     "check_shared_memory",
     "check_snapshot",
 ]
 
-_PORT_TIMEOUT_S = 2.0
 # of the embedded model, with room to convert it
 _CACHE_BYTES = 1 << 30
 # What Ray's object store should have: Docker gives 64 MB unless told otherwise.
@@ -31,28 +28,6 @@ _SHARED_MEMORY_BYTES = 1 << 30
 _REPLICA_BYTES = 1 << 30
 # tokens: what `engine.kv_cache_tokens` must have
 _LEAST_POOL = 64
-
-
-def check_port(host: str, port: int, *, joins_cluster: bool) -> Finding:
-    """Whether somebody listens there: Serve's proxy would share the port with them without a word, and requests would
-    go to either. In a cluster that is joined it may be Serve itself, which then takes the new configuration. And
-    whether one can listen there at all, which Serve would try for ever.
-    """
-    subject, asked = f"port {port}", "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    try:
-        with socket.create_connection((asked, port), timeout=_PORT_TIMEOUT_S):
-            pass
-    except OSError:
-        problem = None if joins_cluster else _why_not_ours(host, port)
-        if problem is None:
-            return Finding(subject, Verdict.OK, f"free on {asked}")
-        remedy = "take 127.0.0.1, 0.0.0.0 or an address of this machine (`--host`), and a port from 1024 on (`--port`)"
-        return Finding(subject, Verdict.FAIL, f"nobody can listen on {host}:{port} here ({problem})", remedy)
-    if joins_cluster:
-        remedy = "fine if it is this cluster's Serve, whose applications are then replaced; else take another --port"
-        return Finding(subject, Verdict.WARN, f"somebody listens on {asked}:{port}", remedy)
-    remedy = "stop it, or take another port (`goose serve --port`)"
-    return Finding(subject, Verdict.FAIL, f"somebody listens on {asked}:{port} already", remedy)
 
 
 def check_cache() -> Finding:
@@ -143,18 +118,6 @@ def check_shared_memory() -> Finding:
     if total < _SHARED_MEMORY_BYTES:
         return Finding("/dev/shm", Verdict.WARN, f"{_gib(total)}", "in a container: docker run --shm-size=2g")
     return Finding("/dev/shm", Verdict.OK, f"{_gib(total)}")
-
-
-def _why_not_ours(host: str, port: int) -> str | None:
-    """What stands against listening there; None: nothing."""
-    try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, socket.SOCK_STREAM) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(address)
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
 
 
 def _directory(config: GooseConfig) -> Path | None:

@@ -22,6 +22,7 @@ COMMANDS = list(dict.fromkeys(line for block in written_in("console") for line i
 ELSEWHERE = {
     "GOOSE_API_KEYS_FILE=": "tests/unit/app/test_config.py",
     "RAY_AUTH_MODE=token serve deploy": "a cluster of several machines",
+    "RAY_AUTH_MODE=token serve status": "the server's own Ray and its token",
     "docker": "Docker",
     "git clone": "the repository's address",
     "grafana": "Grafana",
@@ -58,8 +59,9 @@ def here(command: str) -> bool:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where all are typed, in the order of the pages: some read what others have written."""
     folder = tmp_path_factory.mktemp("typed")
-    for name in {name for command in COMMANDS for name in re.findall(r"\b([a-z]\w+\.jsonl)", command)}:
+    for name in {name for command in COMMANDS for name in re.findall(r"\b([a-z][\w/]+\.jsonl)", command)}:
         if name != "keys.jsonl":
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(json.dumps(PROMPT) + "\n", encoding="utf-8")
     return folder
 
@@ -101,6 +103,10 @@ def test_a_command_does_what_is_said(server: Server, folder: Path, command: str)
         assert new != old
         assert all(size for _, _, size in new)
     assert told or ended.stdout
+
+
+def test_a_line_that_goes_on_is_one_command() -> None:
+    assert list(typed("$ echo a \\\n    b\n$ echo 'c\nd'\n")) == ["echo a     b", "echo 'c\nd'"]
 
 
 def test_what_is_tried_elsewhere_is_in_the_documentation_and_its_tests_exist() -> None:

@@ -93,7 +93,9 @@ class TestChat:
             assert totals[-1] == 8 * (2 if "prompt" in body else 1)
 
     def test_a_prompt_counts_from_the_first_of_its_choices_to_begin(self) -> None:
-        renderer = CompletionRenderer(RenderOptions(response_id="r", model=MODEL, choices_per_prompt=2, stream_usage=True))
+        renderer = CompletionRenderer(
+            RenderOptions(response_id="r", model=MODEL, choices_per_prompt=2, stream_usage=True)
+        )
         answers = [Answer() for _ in range(4)]
         counted = []
         for index in (1, 3, 0):

@@ -147,7 +147,7 @@ def test_tau_is_counted_where_the_server_does_not_tell_it(server: Server) -> Non
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        ((401, {"error": {"message": "no such key"}}), "answers 401: no such key"),
+        ((401, {"error": {"message": "no such key"}}), "no such key; give a key with --api-key or OPENAI_API_KEY"),
         ((500, {}), "answers 500"),
         ([chunk("Hel", (1,)), {"error": {"message": "the engine died"}}], "the engine died"),
     ],

@@ -108,6 +108,27 @@ def test_what_is_no_file_is_refused_before_it_is_opened(
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-32B", "smollm2-135m-instruct", "downloaded", "a b.gguf"])
+def test_a_model_in_a_deployment_s_place_is_told_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("downloaded").mkdir()
+    Path("downloaded/config.json").touch()
+    result = CliRunner().invoke(main, ["plan", name, "--gpu", "H100-80GB"])
+    assert result.exit_code == 1
+    typed = f"'{name}'" if " " in name else name
+    command = f"goose serve {typed} --print-config > deployment.yaml"
+    assert f"a model? `{command}` writes a deployment of it" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["deployments/mine.yaml", "mine/other.yml", "/tmp/nowhere", "nothing"])
+def test_what_may_be_no_model_is_not_called_one(name: str) -> None:
+    result = CliRunner().invoke(main, ["plan", name, "--gpu", "H100-80GB"])
+    assert result.exit_code == 1
+    assert "a model?" not in result.stderr
+
+
 def test_a_folder_does_not_hide_a_deployment_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("goose").mkdir()

@@ -85,9 +85,23 @@ def test_pull_path_and_list_agree(tiny: Path) -> None:
     assert pulled.exit_code == 0
     directory = pulled.stdout.strip()
     assert goose("model", "path", tiny).stdout.strip() == directory
-    listed = goose("model", "list").stdout.split()
-    assert listed[0] == Path(directory).name
-    assert listed[-1] == directory
+    name, size, unit, listed = goose("model", "list").stdout.split()
+    assert goose("model", "path", name).stdout.strip() == listed == directory
+    assert (unit, int(size) < 10) == ("MB", True)
+
+
+def test_the_list_names_models_as_commands_take_them(cache: Path) -> None:
+    def fill(directory: Path) -> str:
+        (directory / "weights").write_bytes(bytes(2_000_000))
+        return "0" * 64
+
+    for recipe in (gguf.RECIPE, gguf.RECIPE + 1):
+        embedded.model_store().build(config.EMBEDDED_MODEL, recipe, needed_bytes=0, fill=fill)
+    lines = [line.split() for line in goose("model", "list").stdout.splitlines()]
+    assert [line[0] for line in lines] == [config.EMBEDDED_MODEL, lines[1][-1]]
+    assert [line[1:3] for line in lines] == 2 * [["2", "MB"]]
+    for name, *_, directory in lines:
+        assert goose("model", "path", name).stdout.strip() == directory
 
 
 def test_an_error_is_one_line_on_standard_error(cache: Path) -> None:

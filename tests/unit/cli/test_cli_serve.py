@@ -4,6 +4,7 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -17,7 +18,7 @@ from ray.serve.schema import (
 from serve_command import DEPLOYMENTS, args_of, goose_server, printed, serve
 
 from goose_ray.cli.deployment_file import DeploymentFile
-from goose_ray.cli.serving import reason_of
+from goose_ray.cli.serving import _Watch, reason_of
 from goose_ray.config import GooseConfig
 
 
@@ -203,6 +204,22 @@ def test_a_model_that_is_none_is_refused_before_ray_starts(no_cluster: Path, fre
     result = serve("nonsense", "--port", free_port)
     assert result.exit_code == 1
     assert "there is no model 'nonsense'" in result.stderr
+
+
+@pytest.mark.parametrize(("mode", "token"), [("token", "RAY_AUTH_MODE=token "), ("disabled", ""), (None, "")])
+def test_a_ready_server_tells_how_its_ray_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], mode: str | None, token: str
+) -> None:
+    running = ApplicationStatusOverview(ApplicationStatus.RUNNING, "", 0.0, {})
+    monkeypatch.setattr("ray.serve.status", lambda: SimpleNamespace(applications={"goose": running}))
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    watch = _Watch(DeploymentFile(), dashboard="127.0.0.1:8266")
+    monkeypatch.setattr(watch, "_is_listening", lambda: True)
+    watch.run()
+    told = capsys.readouterr().err
+    assert re.search(rf": `{token}\S*serve status --address http://127.0.0.1:8266`", told)
 
 
 def test_the_reason_of_a_failure_is_the_replica_s_exception() -> None:

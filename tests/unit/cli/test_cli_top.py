@@ -137,6 +137,24 @@ def test_what_is_no_server_is_told_and_fails(status: int, body: bytes, said: str
     assert said in result.output
 
 
+@pytest.mark.parametrize("options", [[], ["--api-key", "wrong"]])
+def test_a_key_that_is_wanted_is_told_with_its_options(options: list[str]) -> None:
+    body = json.dumps({"error": {"message": "no such key"}}).encode()
+    with serving(401, body) as url:
+        result = CliRunner().invoke(main, ["top", "--base-url", url, "--once", *options])
+    assert result.exit_code == 1
+    assert "answers 401: no such key; give a key with --api-key or OPENAI_API_KEY" in result.stderr
+
+
+@pytest.mark.parametrize("command", [("top", "--once"), ("chat", "hello")])
+@pytest.mark.parametrize("url", ["http://user:SECRET@host", "user:SECRET@host", "http://user:SEC/RET@host:x"])
+def test_a_password_in_an_address_is_refused_and_not_shown(command: tuple[str, ...], url: str) -> None:
+    result = CliRunner().invoke(main, [*command, "--base-url", url])
+    assert result.exit_code == 2
+    assert "--api-key" in result.stderr
+    assert "SEC" not in result.output
+
+
 def test_a_server_that_is_not_there_is_told_as_chat_tells_it() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
