@@ -1,7 +1,7 @@
 """From a specification to a grammar, with limits on what one may cost. Knows nothing of who asks.
 
 The library counts its work instead of the seconds, and gives up at limits that are mostly reached within tens of
-milliseconds, a regular expression of 40,000 characters in eight seconds; what it does not count, `grammar_multiples`
+milliseconds, a regular expression of 40,000 characters in eight seconds; what it does not count, `grammar_schemas`
 and `grammar_operators` do. What is refused is the client's fault and says so.
 """
 
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from llguidance import LLMatcher, LLParserLimits, grammar_from
 
 from goose_ray.engine.grammar import Grammar, error_of
-from goose_ray.engine.grammar_multiples import check_multiples, schemas_in_lark
 from goose_ray.engine.grammar_operators import check_operators
 from goose_ray.engine.grammar_preface import behind
+from goose_ray.engine.grammar_schemas import check_schemas, schemas_in_lark
 from goose_ray.engine.grammar_vocabulary import GrammarVocabulary
 from goose_ray.engine.structured import SCHEMA_OPTIONS, StructuredOutput
 from goose_ray.engine.tokenizer import Tokenizer
@@ -132,7 +132,7 @@ def _source(structured: StructuredOutput) -> str:
         # GBNF becomes Lark here
         lark = grammar_from("grammar", spec)
         check_operators(lark)
-        check_multiples(schemas_in_lark(lark))
+        check_schemas(schemas_in_lark(lark))
         return lark
     if structured.kind == "choice":
         # A terminal, of which one may have thousands; rules with that many alternatives are too much for the parser.
@@ -142,7 +142,7 @@ def _source(structured: StructuredOutput) -> str:
     schema = {"type": "object"} if structured.kind == "json_object" else json.loads(spec)
     if not isinstance(schema, dict):
         raise ValueError("it must be a JSON object")
-    check_multiples([schema])
+    check_schemas([schema])
     options = schema.get(SCHEMA_OPTIONS, {})
     chosen = isinstance(options, dict) and not options.keys().isdisjoint(("whitespace_flexible", "whitespace_pattern"))
     return LLMatcher.grammar_from_json_schema(schema, defaults=None if chosen else _DEFAULTS)

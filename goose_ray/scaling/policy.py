@@ -50,9 +50,7 @@ class Load:
 
 
 def replicas_needed(loads: Sequence[Load], *, queued: float, targets: Targets) -> float:
-    """For the load of these replicas, and `queued` requests that have none. 0 without any request, else at least 1 and
-    no more than there are requests.
-    """
+    """For the load of these replicas, and `queued` requests that have none. 0 without any request, else at least 1."""
     waiting = queued + sum(load.waiting for load in loads)
     requests = queued + sum(load.requests for load in loads)
     if not requests:
@@ -65,9 +63,7 @@ def replicas_needed(loads: Sequence[Load], *, queued: float, targets: Targets) -
         # Whatever capacity was measured: they could not do more.
         by_tokens = max(by_tokens, float(len(loads)))
     growth = 1.0 + too_late / max(1.0, requests - waiting)
-    needed = max(1.0, growth * by_tokens / targets.utilization, growth * by_kv / targets.kv_use)
-    # One more would have nothing to do, however busy a request keeps the one that has it.
-    return min(needed, max(1.0, requests))
+    return max(1.0, growth * by_tokens / targets.utilization, growth * by_kv / targets.kv_use)
 
 
 class CapacityPolicy:
@@ -119,7 +115,7 @@ class CapacityPolicy:
                 sum(load.waiting for load in loads),
                 ctx.total_queued_requests or 0.0,
             )
-        self._told = number
+            self._told = number
 
     def _wanted(self, ctx: Any) -> float:
         if not ctx.current_num_replicas:
@@ -127,7 +123,10 @@ class CapacityPolicy:
         loads = loads_of(ctx.raw_metrics or {})
         if not loads:
             return float(ctx.total_num_requests / ctx.config.get_target_ongoing_requests())
-        wanted = replicas_needed(loads, queued=max(0.0, ctx.total_queued_requests or 0.0), targets=self._targets)
+        queued = max(0.0, ctx.total_queued_requests or 0.0)
+        wanted = replicas_needed(loads, queued=queued, targets=self._targets)
+        # One more would have nothing to do, however busy a request keeps the one that has it.
+        wanted = min(wanted, max(1.0, queued + _most_requests(ctx.raw_metrics)))
         if len(loads) < ctx.current_num_replicas:
             wanted = max(wanted, float(ctx.target_num_replicas))
         self._tell(ctx, loads, wanted)
@@ -154,6 +153,11 @@ def loads_of(metrics: Mapping[str, Mapping[Any, Sequence[Any]]]) -> list[Load]:
         Load(**{name: float(series[replica][-1].value) for name, series in known.items() if series.get(replica)})
         for replica in known.get("capacity_tokens_per_s", {})
     ]
+
+
+def _most_requests(metrics: Mapping[str, Mapping[Any, Sequence[Any]]]) -> float:
+    """Of each replica the most of late: between two requests of a client there is none for a moment."""
+    return sum(max(float(point.value) for point in series) for series in metrics["requests"].values() if series)
 
 
 def _part(value: float, whole: float) -> float:

@@ -108,6 +108,40 @@ def test_operators_that_would_take_without_end_are_refused(lark: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "hidden", ["<\x1c/>", "<\x0b/>", "<\x85/>", "<\xa0/>", "<\u2028/>", '<\x1f">', "< />", '"\r', "/\\\n/"]
+)
+def test_what_might_hide_one_is_refused(hidden: str) -> None:
+    lark = f"start: A\njunk: {hidden}\nA: /.*a.{{30}}/ & /.*b.{{29}}/ & ~/.*c.{{28}}/"
+    with pytest.raises(InvalidRequestError, match=r"line 2: .* begins nothing|operator &"):
+        new_compiler().compile(StructuredOutput("grammar", lark))
+
+
+@pytest.mark.parametrize("bound", [{"minProperties": 1}, {"maxProperties": 1}])
+def test_properties_are_counted_only_where_there_are_few(bound: dict[str, int]) -> None:
+    def compile(num_properties: int) -> None:
+        properties = {str(number): True for number in range(num_properties)}
+        schema = {"type": "object", "properties": properties, "additionalProperties": False, **bound}
+        new_compiler().compile(StructuredOutput("json_schema", json.dumps(schema)))
+
+    compile(100)
+    with pytest.raises(InvalidRequestError, match="at most 100 properties in all, not 101"):
+        compile(101)
+
+
+def test_properties_that_may_be_left_out_are_as_many_as_an_answer_can_begin_with() -> None:
+    def compiled(num_properties: int, required: list[str]) -> GrammarState:
+        properties = {f"p{number}": {"type": "integer"} for number in range(num_properties)}
+        schema = {"type": "object", "properties": properties, "required": required}
+        return GrammarState(new_compiler().compile(StructuredOutput("json_schema", json.dumps(schema))))
+
+    for state in (compiled(490, []), compiled(491, ["p0"])):
+        state.advance(list(b'{"p'))
+        assert state.place is Place.OPEN, state.problem
+    with pytest.raises(InvalidRequestError, match="at most 490 properties that are not required, not 491"):
+        compiled(491, [])
+
+
+@pytest.mark.parametrize(
     "grammar",
     [
         'start: "&" "~"',
@@ -116,6 +150,7 @@ def test_operators_that_would_take_without_end_are_refused(lark: str) -> None:
         'start: %json {"const": "a & ~b"}',
         'start: "a" ~ 3 B\nB: "b" ~2..3',
         'root ::= "&" [~&]',
+        'start: <[1-2]> "<" /</ | <[3]>',
     ],
 )
 def test_their_signs_may_be_written(grammar: str) -> None:

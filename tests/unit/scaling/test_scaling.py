@@ -65,13 +65,6 @@ def test_without_requests_nothing_is_needed_and_with_one_something_is() -> None:
     assert needed(Load(), queued=1) >= 1.0
 
 
-def test_one_request_needs_one_replica_however_busy_it_keeps_it() -> None:
-    busy = replace(BUSY, requests=1)
-    assert needed(busy) == 1.0
-    assert needed(busy, queued=1) > 1.0
-    assert needed(busy, replace(BUSY, requests=0, tokens_per_s=0)) == 1.0
-
-
 @given(LOADS, AMOUNTS, AMOUNTS)
 def test_more_of_anything_never_needs_less(loads: list[Load], queued: float, more: float) -> None:
     first, *others = loads
@@ -148,10 +141,26 @@ def test_nothing_is_kept_for_nobody_and_the_last_request_keeps_its_replica(monke
     assert seen[13:] == [0] * 3
 
 
+def test_one_request_needs_one_replica_however_busy_it_keeps_it() -> None:
+    config = AutoscalingConfig(min_replicas=1, max_replicas=9)
+
+    def wanted(*seen: float, queued: float = 0.0) -> float:
+        """One replica that works as fast as it can, with as many requests one moment after the other."""
+        told = context(config, 1, 0.0, {}, [replace(BUSY, requests=seen[-1])])
+        told.raw_metrics["requests"] = {0: [SimpleNamespace(value=value) for value in seen]}
+        told.total_queued_requests = queued
+        return CapacityPolicy()(told)[0]
+
+    assert wanted(1, 0, 1) == wanted(0, 1) == 1.0
+    assert wanted(1, queued=1) > 1.0
+    # of two clients, one is between two requests
+    assert wanted(2, 1) > 1.0
+
+
 def test_why_the_number_changes_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "ray.serve")
     policy, config = CapacityPolicy(), AutoscalingConfig(min_replicas=1, max_replicas=4)
-    for load in (replace(BUSY, tokens_per_s=10), BUSY, BUSY, replace(BUSY, waiting=3)):
+    for load in (replace(BUSY, tokens_per_s=10), BUSY, replace(BUSY, tokens_per_s=10), BUSY, replace(BUSY, waiting=3)):
         policy(context(config, 1, 0.0, {}, [load]))
     (said,) = [record.getMessage() for record in caplog.records if "CapacityPolicy" in record.message]
     assert "2 replicas instead of 1 for 100 of 100 tokens/s, 10 % of the KV slots, 10 requests" in said

@@ -1,17 +1,18 @@
-"""Multiples in JSON schemas: the library looks at as many remainders as a divisor has, and counts none of them.
+"""What in a JSON schema the library compiles in time that it does not count, and other limits of its own.
 
-Where parts of a schema hold together, it is as many as their least common multiple has. Knows schemas as Python values,
-and those within a Lark grammar.
+For multiples it looks at as many remainders as a divisor has, where parts of a schema hold together as their least
+common multiple has; for a number of properties at every property with every other. And what it only finds to be too
+much when an answer is under way. Knows schemas as Python values, and those within a Lark grammar.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any
 
-__all__ = ["check_multiples", "schemas_in_lark"]
+__all__ = ["check_schemas", "schemas_in_lark"]
 
 # Half a second to compile, and forty megabytes while the grammar is kept.
 _MOST_REMAINDERS = 100_000
@@ -19,14 +20,44 @@ _MOST_REMAINDERS = 100_000
 _MOST_IN_RANGE = 10_000
 _RANGES = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
 _MOST_DIGITS = 60
+# Of an object: each may begin it, and with more it compiles, and its first name meets a limit of the library.
+_MOST_OPTIONAL = 490
+# Properties of all objects, where one of them says how many there must be.
+_MOST_COUNTED = 100
+_COUNTING = frozenset(("minProperties", "maxProperties"))
 # Without these, parts of a schema hold apart.
 _JOINING = frozenset(("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties"))
 
 
-def check_multiples(schemas: Iterable[Any]) -> None:
-    """Raises ValueError if the `multipleOf`s in schemas of one grammar are too large to follow, each or together."""
+def check_schemas(schemas: Iterable[Any]) -> None:
+    """Raises ValueError if the schemas of one grammar have `multipleOf`s that are too large to follow, each or
+    together, or too many properties.
+    """
+    parts = list(_objects(list(schemas)))
+    _check_multiples(parts)
+    _check_properties(parts)
+
+
+def _check_properties(parts: Sequence[dict[str, Any]]) -> None:
+    num_properties = 0
+    for part in parts:
+        properties, required = part.get("properties"), part.get("required")
+        if isinstance(properties, dict):
+            num_properties += len(properties)
+            names = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
+            if (num_optional := len(properties.keys() - names)) > _MOST_OPTIONAL:
+                raise ValueError(
+                    f"an object may have at most {_MOST_OPTIONAL} properties that are not required, not {num_optional}"
+                )
+    if num_properties > _MOST_COUNTED and any(not _COUNTING.isdisjoint(part) for part in parts):
+        raise ValueError(
+            f"minProperties and maxProperties go with at most {_MOST_COUNTED} properties in all, not {num_properties}"
+        )
+
+
+def _check_multiples(parts: Sequence[dict[str, Any]]) -> None:
     divisors, is_joined, most = set(), False, _MOST_REMAINDERS
-    for part in _objects(list(schemas)):
+    for part in parts:
         is_joined |= not _JOINING.isdisjoint(part)
         if not _RANGES.isdisjoint(part):
             most = _MOST_IN_RANGE
