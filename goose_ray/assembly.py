@@ -74,9 +74,10 @@ def build_engine(config: GooseConfig, start: StartingPoint | None = None) -> Eng
     _logger.info("preparing the other policies: likewise")
     speculator.prepare()
     engine = _engine(parts, speculator, config.engine, time.monotonic)
+    loop = EngineLoop(engine, stall_timeout_s=config.engine.stall_timeout_s)
     # Nor should the first that asks for a structured output wait for what all of those share.
-    engine.grammars.prepare()
-    return EngineLoop(engine, stall_timeout_s=config.engine.stall_timeout_s)
+    loop.prepare()
+    return loop
 
 
 def check_model_fits(config: GooseConfig) -> None:

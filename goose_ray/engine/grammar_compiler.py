@@ -1,24 +1,23 @@
 """From a specification to a grammar, with limits on what one may cost. Knows nothing of who asks.
 
 The library counts its work instead of the seconds, and gives up at limits that are mostly reached within tens of
-milliseconds, a regular expression of 40,000 characters in eight seconds; what it does not count, `grammar_schemas`
-and `grammar_operators` do. What is refused is the client's fault and says so.
+milliseconds. It does not count everything, so who compiles what strangers send has it tried first. What is refused is
+the client's fault and says so.
 """
 
 import json
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, LLParserLimits, grammar_from
 
 from goose_ray.engine.grammar import Grammar, error_of
-from goose_ray.engine.grammar_operators import check_operators
 from goose_ray.engine.grammar_preface import behind
-from goose_ray.engine.grammar_schemas import check_schemas, schemas_in_lark
+from goose_ray.engine.grammar_trial import TRIAL_CPU_S, TRIAL_MEMORY_BYTES
 from goose_ray.engine.grammar_vocabulary import GrammarVocabulary
 from goose_ray.engine.structured import SCHEMA_OPTIONS, StructuredOutput
 from goose_ray.engine.tokenizer import Tokenizer
@@ -57,8 +56,10 @@ class GrammarCompiler:
         with self._lock:
             self._vocabulary  # noqa: B018
 
-    def compile(self, structured: StructuredOutput) -> Grammar:
-        """Raises InvalidRequestError naming `structured.param` for what is no specification, or too much of one."""
+    def compile(self, structured: StructuredOutput, passes: Callable[[str], bool] | None = None) -> Grammar:
+        """Raises InvalidRequestError naming `structured.param` for what is no specification, or too much of one, and
+        what `passes` raises. That says of the library's grammar whether compiling it ends; without it, it should.
+        """
         with self._lock:
             vocabulary = self._vocabulary
             if vocabulary is None:
@@ -69,13 +70,20 @@ class GrammarCompiler:
                 )
         if (known := self.known(structured)) is not None:
             return known
-        grammar = _compiled(structured, vocabulary)
+        grammar = _compiled(structured, vocabulary, passes)
         with self._lock:
             self._grammars[structured] = grammar
             self._grammars.move_to_end(structured)
             while len(self._grammars) > 1 and self._is_too_much():
                 self._grammars.popitem(last=False)
         return grammar
+
+    @property
+    def vocabulary(self) -> dict[str, Any] | None:
+        """What GrammarTrial wants to know. None if the library cannot read the tokenizer."""
+        with self._lock:
+            known = self._vocabulary
+        return None if known is None else {**known.arguments, "max_lexer_states": _MAX_LEXER_STATES}
 
     def known(self, structured: StructuredOutput) -> Grammar | None:
         """One that was compiled before, at once."""
@@ -100,7 +108,9 @@ class GrammarCompiler:
             return None
 
 
-def _compiled(structured: StructuredOutput, vocabulary: GrammarVocabulary) -> Grammar:
+def _compiled(
+    structured: StructuredOutput, vocabulary: GrammarVocabulary, passes: Callable[[str], bool] | None
+) -> Grammar:
     param, kind = structured.param, structured.kind
     if len(structured.spec) > _MAX_SPEC_CHARS:
         raise InvalidRequestError(
@@ -112,6 +122,12 @@ def _compiled(structured: StructuredOutput, vocabulary: GrammarVocabulary) -> Gr
             source = behind(structured.preface, source, vocabulary.tokenizer)
     except Exception as error:
         raise InvalidRequestError(f"{param} is no valid {kind}: {error}", param) from None
+    if passes is not None and not passes(source):
+        raise InvalidRequestError(
+            f"{param} takes more than {TRIAL_CPU_S} s or {TRIAL_MEMORY_BYTES >> 20} MiB to compile, or is nested too "
+            f"deeply: make it simpler",
+            param,
+        )
     grammar = Grammar(lambda: LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=_limits()), vocabulary)
     matcher = grammar.matcher()
     if matcher.is_error():
@@ -129,11 +145,7 @@ def _source(structured: StructuredOutput) -> str:
     if structured.kind == "grammar":
         if spec.count("::=") > _MAX_GBNF_RULES:
             raise ValueError(f"GBNF may have {_MAX_GBNF_RULES} rules; Lark may have more")
-        # GBNF becomes Lark here
-        lark = grammar_from("grammar", spec)
-        check_operators(lark)
-        check_schemas(schemas_in_lark(lark))
-        return lark
+        return grammar_from("grammar", spec)
     if structured.kind == "choice":
         # A terminal, of which one may have thousands; rules with that many alternatives are too much for the parser.
         return LLMatcher.grammar_from_lark(
@@ -142,7 +154,6 @@ def _source(structured: StructuredOutput) -> str:
     schema = {"type": "object"} if structured.kind == "json_object" else json.loads(spec)
     if not isinstance(schema, dict):
         raise ValueError("it must be a JSON object")
-    check_schemas([schema])
     options = schema.get(SCHEMA_OPTIONS, {})
     chosen = isinstance(options, dict) and not options.keys().isdisjoint(("whitespace_flexible", "whitespace_pattern"))
     return LLMatcher.grammar_from_json_schema(schema, defaults=None if chosen else _DEFAULTS)

@@ -32,6 +32,8 @@ class GrammarVocabulary:
             definition = _with_end(definition, num_known)
             eos, num_known = [num_known], num_known + 1
             self._exists &= ~_bits((token for token in eos if token < vocab_size), self._num_words)
+        # what another process makes the same tokenizer of
+        self.arguments = {"definition": definition, "n_vocab": max(vocab_size, num_known), "eos_token": eos}
         self.tokenizer = LLTokenizer(definition, n_vocab=max(vocab_size, num_known), eos_token=eos)
 
     def mask(self, matcher: LLMatcher) -> MaskArray:

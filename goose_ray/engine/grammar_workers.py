@@ -1,11 +1,15 @@
-"""Compiles grammars off the engine's thread and off every event loop: both would make others wait."""
+"""Compiles grammars off the engine's thread and off every event loop: both would make others wait. In another process
+first, which may die of it.
+"""
 
 import asyncio
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 from goose_ray.engine.grammar import Grammar
 from goose_ray.engine.grammar_compiler import GrammarCompiler
+from goose_ray.engine.grammar_trial import GrammarTrial
 from goose_ray.engine.structured import StructuredOutput
 from goose_ray.errors import InvalidRequestError, OverloadedError
 
@@ -20,6 +24,18 @@ class GrammarWorkers:
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
         self._threads = ThreadPoolExecutor(_COMPILERS, thread_name_prefix="goose-grammar")
+        self._trials = [GrammarTrial(lambda: compiler.vocabulary) for _ in range(_COMPILERS)]
+        # those that no thread has, of which each takes one
+        self._idle: SimpleQueue[GrammarTrial] = SimpleQueue()
+        for trial in self._trials:
+            self._idle.put(trial)
+
+    def prepare(self) -> None:
+        """Builds and starts what the first specification would wait for."""
+        self._compiler.prepare()
+        for trial in self._trials:
+            with contextlib.suppress(OSError):
+                trial.start()
 
     async def compiled(self, structured: StructuredOutput) -> Grammar:
         """Raises InvalidRequestError if it cannot be compiled, or not in time, and OverloadedError if others are
@@ -33,7 +49,11 @@ class GrammarWorkers:
             # closed: who asked has gone
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(begun.set)
-            return self._compiler.compile(structured)
+            trial = self._idle.get()
+            try:
+                return self._compiler.compile(structured, trial.passes)
+            finally:
+                self._idle.put(trial)
 
         compiled = asyncio.wrap_future(self._threads.submit(compile))
         try:
@@ -53,3 +73,5 @@ class GrammarWorkers:
     def stop(self) -> None:
         """Waits for nothing. Idempotent."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        for trial in self._trials:
+            trial.stop()

@@ -81,6 +81,10 @@ class EngineLoop:
         """Most tokens, prompt and max_tokens together, that a request may have."""
         return self._engine.max_model_len
 
+    def prepare(self) -> None:
+        """What the first requests of a kind would else wait for. May be left out."""
+        self._grammars.prepare()
+
     def start(self) -> None:
         """Idempotent. Raises EngineDeadError after `stop`."""
         with self._wake:

@@ -14,6 +14,7 @@ but what it has logged, and answers an error of its own with the number that the
 import logging
 import math
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,9 @@ __all__ = ["CapacityPolicy", "Load", "Targets", "loads_of", "replicas_needed", "
 
 # Serve's own: in a controller no other logger has a file.
 logger = logging.getLogger("ray.serve")
+
+# Serve lets some time go by before it follows.
+_TOLD_EVERY_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,8 @@ class CapacityPolicy:
 
     def __init__(self, **named: Any) -> None:
         self._has_complained = False
-        # the number that was logged last
-        self._told: int | None = None
+        # the number that was logged last, and when
+        self._told, self._told_s = 0, -math.inf
         try:
             self._targets = targets_of(named)
         except ValueError as error:
@@ -100,9 +104,11 @@ class CapacityPolicy:
         return wanted, {}
 
     def _tell(self, ctx: Any, loads: Sequence[Load], wanted: float) -> None:
-        """Why the number is to change, once for each."""
-        number = math.ceil(wanted)
-        if number not in (self._told, ctx.target_num_replicas):
+        """Why the number is to change, but not at every look."""
+        number = min(ctx.config.max_replicas, max(ctx.config.min_replicas, math.ceil(wanted)))
+        now_s = time.monotonic()
+        if number != ctx.target_num_replicas and (number != self._told or now_s - self._told_s >= _TOLD_EVERY_S):
+            self._told, self._told_s = number, now_s
             logger.info(
                 "CapacityPolicy: %d replicas instead of %d for %.0f of %.0f tokens/s, %.0f %% of the KV slots, "
                 "%.0f requests in engines, %.0f of them waiting, and %.0f that have none",
@@ -115,7 +121,6 @@ class CapacityPolicy:
                 sum(load.waiting for load in loads),
                 ctx.total_queued_requests or 0.0,
             )
-            self._told = number
 
     def _wanted(self, ctx: Any) -> float:
         if not ctx.current_num_replicas:
@@ -126,7 +131,7 @@ class CapacityPolicy:
         queued = max(0.0, ctx.total_queued_requests or 0.0)
         wanted = replicas_needed(loads, queued=queued, targets=self._targets)
         # One more would have nothing to do, however busy a request keeps the one that has it.
-        wanted = min(wanted, max(1.0, queued + _most_requests(ctx.raw_metrics)))
+        wanted = min(wanted, max(1.0, queued + _mean_requests(ctx.raw_metrics)))
         if len(loads) < ctx.current_num_replicas:
             wanted = max(wanted, float(ctx.target_num_replicas))
         self._tell(ctx, loads, wanted)
@@ -155,9 +160,12 @@ def loads_of(metrics: Mapping[str, Mapping[Any, Sequence[Any]]]) -> list[Load]:
     ]
 
 
-def _most_requests(metrics: Mapping[str, Mapping[Any, Sequence[Any]]]) -> float:
-    """Of each replica the most of late: between two requests of a client there is none for a moment."""
-    return sum(max(float(point.value) for point in series) for series in metrics["requests"].values() if series)
+def _mean_requests(metrics: Mapping[str, Mapping[Any, Sequence[Any]]]) -> float:
+    """Of all replicas, over what Serve keeps (`look_back_period_s`): of a client that asks one thing after the other
+    there is one at a time, wherever it was.
+    """
+    each = (series for series in metrics["requests"].values() if series)
+    return sum(sum(float(point.value) for point in series) / len(series) for series in each)
 
 
 def _part(value: float, whole: float) -> float:

@@ -1,7 +1,6 @@
 """What a grammar may cost, and whose fault it is when a limit is met."""
 
 import asyncio
-import json
 import threading
 from random import Random
 
@@ -16,7 +15,7 @@ from goose_ray.engine.grammar import GrammarState, Place
 from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.grammar_trees import constrain
 from goose_ray.engine.grammar_workers import GrammarWorkers
-from goose_ray.engine.structured import StructuredKind, StructuredOutput
+from goose_ray.engine.structured import StructuredOutput
 from goose_ray.errors import InvalidRequestError, OverloadedError
 
 WORDS = StructuredOutput("regex", r"([a-z]+[ ,.]?){1,60}")
@@ -24,137 +23,6 @@ WORDS = StructuredOutput("regex", r"([a-z]+[ ,.]?){1,60}")
 
 def new_compiler() -> GrammarCompiler:
     return GrammarCompiler(FakeTokenizer(specials=(EOS,)), vocab_size=257, eos_token_ids=(EOS,))
-
-
-def integers(**divisors: float) -> str:
-    return json.dumps({"type": "object", "properties": {name: {"multipleOf": one} for name, one in divisors.items()}})
-
-
-def all_of(*divisors: float) -> str:
-    return json.dumps({"allOf": [{"type": "number", "multipleOf": one} for one in divisors]})
-
-
-@pytest.mark.parametrize(
-    ("kind", "spec", "said"),
-    [
-        ("json_schema", integers(a=99999989), "at most 100000, its decimal point left out, not 99999989"),
-        ("json_schema", integers(a=-99999989), "not 99999989"),
-        ("json_schema", integers(a=0.99999989), "not 0.99999989"),
-        ("json_schema", integers(a=1e80), "60 digits"),
-        ("json_schema", integers(a=1e-80), "60 digits"),
-        ("json_schema", integers(**{f"p{n}": 19_999 - n for n in range(6)}), "all together must be at most 100000"),
-        ("json_schema", all_of(97, 89, 83, 79), "least common multiple of all must be at most 100000.* not 56606581"),
-        ("json_schema", all_of(0.97, 8.9, 0.083), "least common multiple"),
-        (
-            "json_schema",
-            '{"properties": {"ab": {"multipleOf": 1009}}, "patternProperties": {"^a": {"multipleOf": 1013}}}',
-            "least common multiple",
-        ),
-        ("grammar", 'start: "x" %json {"type": "integer", "multiple\\u004ff": 99999989}', "at most 100000"),
-        ("grammar", 'start: "%json #" %json {"multipleOf": 99999989}', "at most 100000"),
-        ("grammar", 'start: %json {"multipleOf": 60000} | %json {"multipleOf": 60001}', "all together"),
-        ("json_schema", '{"multipleOf": 10001, "minimum": 0}', "at most 10000 beside minimum or maximum, .* not 10001"),
-        ("json_schema", '{"maximum": 9e9, "allOf": [{"multipleOf": 86400}]}', "beside minimum or maximum"),
-    ],
-)
-def test_divisors_that_would_take_minutes_are_refused(kind: StructuredKind, spec: str, said: str) -> None:
-    with pytest.raises(InvalidRequestError, match=said):
-        new_compiler().compile(StructuredOutput(kind, spec))
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        integers(a=0.01, b=1000, c=12),
-        integers(a=97, b=89, c=83, d=79),
-        integers(a=1e-7),
-        integers(a=86_400),
-        all_of(5, 10, 0.25),
-        all_of(0.01, 500),
-        '{"multipleOf": 3600, "minimum": 0, "maximum": 1e12}',
-        '{"multipleOf": 0.01, "exclusiveMinimum": 0, "exclusiveMaximum": 1e6}',
-    ],
-)
-def test_divisors_that_people_ask_for_are_taken(spec: str) -> None:
-    assert new_compiler().compile(StructuredOutput("json_schema", spec))
-
-
-def test_a_multiple_in_a_range_can_be_written_to_its_end() -> None:
-    spec = '{"type": "integer", "multipleOf": 10000, "minimum": 0, "maximum": 9007199254740992}'
-    state = GrammarState(new_compiler().compile(StructuredOutput("json_schema", spec)))
-    state.advance(list(b"123456789120000"))
-    assert state.place is Place.OPEN, state.problem
-
-
-@pytest.mark.parametrize(
-    "lark",
-    [
-        "start: A\nA: /.*a.{30}/ & /.*b.{29}/ & ~/.*c.{28}/",
-        # behind what looks like the beginning of a text or an expression
-        'start: A\nA: /x\n"/ & /y"/',
-        'start: A\nA: /"/ & /"/',
-        'start: A # "\nA: /a/ & /b/ # "',
-        "start: A // /\nA: /a/ & /b/",
-        'start: A\nA: "\\"" & "\\""',
-        "start: A\nA: /\\// & /\\//",
-        'start: A %json {"const": "\\""}\nA: /a/ & /b/ "x"',
-        'start: A\nA: ~"a"',
-        'start: a\na: ~ "a" ~ 3',
-    ],
-)
-def test_operators_that_would_take_without_end_are_refused(lark: str) -> None:
-    with pytest.raises(InvalidRequestError, match=r"the operator [&~] is not supported"):
-        new_compiler().compile(StructuredOutput("grammar", lark))
-
-
-@pytest.mark.parametrize(
-    "hidden", ["<\x1c/>", "<\x0b/>", "<\x85/>", "<\xa0/>", "<\u2028/>", '<\x1f">', "< />", '"\r', "/\\\n/"]
-)
-def test_what_might_hide_one_is_refused(hidden: str) -> None:
-    lark = f"start: A\njunk: {hidden}\nA: /.*a.{{30}}/ & /.*b.{{29}}/ & ~/.*c.{{28}}/"
-    with pytest.raises(InvalidRequestError, match=r"line 2: .* begins nothing|operator &"):
-        new_compiler().compile(StructuredOutput("grammar", lark))
-
-
-@pytest.mark.parametrize("bound", [{"minProperties": 1}, {"maxProperties": 1}])
-def test_properties_are_counted_only_where_there_are_few(bound: dict[str, int]) -> None:
-    def compile(num_properties: int) -> None:
-        properties = {str(number): True for number in range(num_properties)}
-        schema = {"type": "object", "properties": properties, "additionalProperties": False, **bound}
-        new_compiler().compile(StructuredOutput("json_schema", json.dumps(schema)))
-
-    compile(100)
-    with pytest.raises(InvalidRequestError, match="at most 100 properties in all, not 101"):
-        compile(101)
-
-
-def test_properties_that_may_be_left_out_are_as_many_as_an_answer_can_begin_with() -> None:
-    def compiled(num_properties: int, required: list[str]) -> GrammarState:
-        properties = {f"p{number}": {"type": "integer"} for number in range(num_properties)}
-        schema = {"type": "object", "properties": properties, "required": required}
-        return GrammarState(new_compiler().compile(StructuredOutput("json_schema", json.dumps(schema))))
-
-    for state in (compiled(490, []), compiled(491, ["p0"])):
-        state.advance(list(b'{"p'))
-        assert state.place is Place.OPEN, state.problem
-    with pytest.raises(InvalidRequestError, match="at most 490 properties that are not required, not 491"):
-        compiled(491, [])
-
-
-@pytest.mark.parametrize(
-    "grammar",
-    [
-        'start: "&" "~"',
-        "start: A\nA: /[&~]/",
-        "start: A // a & ~b\nA: /a/ # & ~",
-        'start: %json {"const": "a & ~b"}',
-        'start: "a" ~ 3 B\nB: "b" ~2..3',
-        'root ::= "&" [~&]',
-        'start: <[1-2]> "<" /</ | <[3]>',
-    ],
-)
-def test_their_signs_may_be_written(grammar: str) -> None:
-    assert new_compiler().compile(StructuredOutput("grammar", grammar))
 
 
 def test_drafts_are_looked_at_no_longer_than_a_batch_may_wait() -> None:
@@ -278,7 +146,7 @@ def test_who_waits_for_the_compilers_of_others_is_not_to_blame(monkeypatch: pyte
 def test_what_takes_long_itself_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_workers, "_TIMEOUT_S", 0.05)
     compiler, release = new_compiler(), threading.Event()
-    monkeypatch.setattr(compiler, "compile", lambda structured: release.wait())
+    monkeypatch.setattr(compiler, "compile", lambda structured, passes: release.wait())
     workers = GrammarWorkers(compiler)
     try:
         with pytest.raises(InvalidRequestError, match="takes more than"):

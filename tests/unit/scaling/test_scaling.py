@@ -144,25 +144,36 @@ def test_nothing_is_kept_for_nobody_and_the_last_request_keeps_its_replica(monke
 def test_one_request_needs_one_replica_however_busy_it_keeps_it() -> None:
     config = AutoscalingConfig(min_replicas=1, max_replicas=9)
 
-    def wanted(*seen: float, queued: float = 0.0) -> float:
-        """One replica that works as fast as it can, with as many requests one moment after the other."""
-        told = context(config, 1, 0.0, {}, [replace(BUSY, requests=seen[-1])])
-        told.raw_metrics["requests"] = {0: [SimpleNamespace(value=value) for value in seen]}
+    def wanted(*seen: tuple[float, ...], queued: float = 0.0) -> float:
+        """Replicas that work as fast as they can, with as many requests one moment after the other."""
+        told = context(config, len(seen), 0.0, {}, [replace(BUSY, requests=1)] * len(seen))
+        told.raw_metrics["requests"] = {
+            number: [SimpleNamespace(value=value) for value in series] for number, series in enumerate(seen)
+        }
         told.total_queued_requests = queued
         return CapacityPolicy()(told)[0]
 
-    assert wanted(1, 0, 1) == wanted(0, 1) == 1.0
-    assert wanted(1, queued=1) > 1.0
+    assert wanted((1, 0, 1)) == 1.0
+    # one after the other, by another replica each time
+    assert wanted((0, 1, 0, 1), (1, 0, 1, 0)) == 1.0
+    assert wanted((1, 1), queued=1) > 1.0
     # of two clients, one is between two requests
-    assert wanted(2, 1) > 1.0
+    assert wanted((2, 2, 1)) > 1.0
 
 
-def test_why_the_number_changes_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_why_the_number_changes_is_logged_now_and_then(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("goose_ray.scaling.policy.time.monotonic", lambda: now[0])
     caplog.set_level("INFO", "ray.serve")
     policy, config = CapacityPolicy(), AutoscalingConfig(min_replicas=1, max_replicas=4)
     for load in (replace(BUSY, tokens_per_s=10), BUSY, replace(BUSY, tokens_per_s=10), BUSY, replace(BUSY, waiting=3)):
         policy(context(config, 1, 0.0, {}, [load]))
-    (said,) = [record.getMessage() for record in caplog.records if "CapacityPolicy" in record.message]
+    now[0] += 60
+    policy(context(config, 1, 0.0, {}, [BUSY]))
+    said, again = [record.getMessage() for record in caplog.records if "CapacityPolicy" in record.message]
+    assert again == said
     assert "2 replicas instead of 1 for 100 of 100 tokens/s, 10 % of the KV slots, 10 requests" in said
 
 

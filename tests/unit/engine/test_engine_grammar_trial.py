@@ -1,0 +1,148 @@
+"""Specifications that would take the library hours, all memory or more stack than there is: refused in a moment, and
+nobody else notices.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fakes import EOS, FakeTokenizer
+
+from goose_ray.engine import grammar_trial
+from goose_ray.engine.grammar import GrammarState, Place
+from goose_ray.engine.grammar_compiler import GrammarCompiler
+from goose_ray.engine.grammar_trial import GrammarTrial
+from goose_ray.engine.grammar_workers import GrammarWorkers
+from goose_ray.engine.structured import StructuredKind, StructuredOutput
+from goose_ray.errors import InvalidRequestError, OverloadedError
+
+WORDS = StructuredOutput("regex", "[a-z]+")
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    return GrammarCompiler(FakeTokenizer(specials=(EOS,)), vocab_size=257, eos_token_ids=(EOS,))
+
+
+@pytest.fixture(scope="module")
+def workers(compiler: GrammarCompiler) -> Iterator[GrammarWorkers]:
+    workers = GrammarWorkers(compiler)
+    workers.prepare()
+    yield workers
+    workers.stop()
+
+
+def chain_of_references(length: int) -> str:
+    links: dict[str, Any] = {str(n): {"items": {"$ref": f"#/{n + 1}"}} for n in range(length)}
+    return json.dumps({**links, str(length): True, "$ref": "#/0"})
+
+
+def chain_of_terminals(length: int) -> str:
+    return "start: A0\n" + "".join(f"A{n}:A{n + 1}\n" for n in range(length)) + f'A{length}:"x"\n'
+
+
+def twice_each(levels: int) -> str:
+    twice = {str(n + 1): {"allOf": [{"$ref": f"#/{n}"}] * 2} for n in range(levels)}
+    return json.dumps({"0": {"type": "string", "pattern": "a" * 400 + ".*"}, **twice, "$ref": f"#/{levels}"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("json_schema", '{"multipleOf": 99999989}'),
+        ("grammar", 'start: "x" %json {"type": "integer", "multipleOf": 99999989}'),
+        ("grammar", "start: A\nA: /.*a.{30}/ & /.*b.{29}/ & ~/.*c.{28}/"),
+        ("json_schema", chain_of_references(3300)),
+        ("grammar", chain_of_terminals(7000)),
+        ("json_schema", twice_each(24)),
+        (
+            "json_schema",
+            json.dumps({"patternProperties": {f"^{n:04}": True for n in range(999)}, "additionalProperties": False}),
+        ),
+    ],
+    ids=["multiple", "multiple in Lark", "operators", "references", "terminals", "twice each", "patterns"],
+)
+def test_what_would_not_end_is_refused(workers: GrammarWorkers, kind: StructuredKind, spec: str) -> None:
+    with pytest.raises(InvalidRequestError, match="takes more than 3 s or 256 MiB to compile") as refused:
+        asyncio.run(workers.compiled(StructuredOutput(kind, spec)))
+    assert refused.value.param == "structured_outputs"
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        ("json_schema", json.dumps({"multipleOf": 0.01, "minimum": 0})),
+        ("json_schema", chain_of_references(100)),
+        ("json_schema", json.dumps({"properties": {f"p{n}": {"type": "integer"} for n in range(400)}})),
+        ("grammar", chain_of_terminals(100)),
+        ("grammar", 'start: A\nA: /[a-z]+/ & ~"no"'),
+        ("choice", json.dumps([f"option {n}" for n in range(3000)])),
+        ("regex", r"(\w+[ ,.]?){1,100}"),
+    ],
+)
+def test_what_people_ask_for_passes(workers: GrammarWorkers, kind: StructuredKind, spec: str) -> None:
+    state = GrammarState(asyncio.run(workers.compiled(StructuredOutput(kind, spec))))
+    assert state.place is Place.OPEN
+
+
+def test_what_is_wrong_is_said_as_ever(workers: GrammarWorkers) -> None:
+    with pytest.raises(InvalidRequestError, match="is no valid regex"):
+        asyncio.run(workers.compiled(StructuredOutput("regex", "(")))
+
+
+def test_a_process_that_has_died_is_replaced(compiler: GrammarCompiler) -> None:
+    trial = GrammarTrial(lambda: compiler.vocabulary)
+    try:
+        assert trial.passes("start: /a/")
+        assert trial._process is not None
+        first = trial._process.pid
+        os.kill(first, signal.SIGSTOP)
+        killing = threading.Timer(0.1, os.kill, (first, signal.SIGKILL))
+        killing.start()
+        with pytest.raises(OverloadedError, match="try again later"):
+            trial.passes("start: /b/")
+        killing.join()
+        assert trial.passes("start: /b/")
+    finally:
+        trial.stop()
+
+
+def test_one_that_does_not_answer_is_given_up(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = GrammarTrial(lambda: compiler.vocabulary)
+    try:
+        trial.start()
+        assert trial._process is not None
+        first = trial._process
+        os.kill(first.pid, signal.SIGSTOP)
+        monkeypatch.setattr(grammar_trial, "_TIMEOUT_S", 0.1)
+        assert not trial.passes("start: /a/")
+        assert first.poll() is not None
+    finally:
+        trial.stop()
+
+
+def test_nothing_is_left_of_one_that_was_stopped(compiler: GrammarCompiler) -> None:
+    workers = GrammarWorkers(compiler)
+    workers.prepare()
+    processes = [trial._process for trial in workers._trials]
+    workers.stop()
+    workers.stop()
+    assert all(process is not None and process.poll() is not None for process in processes)
+    with pytest.raises(OverloadedError, match="stopped"):
+        workers._trials[0].passes("start: /a/")
+
+
+def test_it_ends_with_whoever_started_it(compiler: GrammarCompiler) -> None:
+    trial = GrammarTrial(lambda: compiler.vocabulary)
+    trial.start()
+    process = trial._process
+    assert process is not None
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(60) == 0
+    trial.stop()
