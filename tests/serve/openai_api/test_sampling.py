@@ -203,3 +203,22 @@ def test_other_shapes(client: openai.OpenAI, server: Server) -> None:
     assert refused.value.param == "structured_outputs.regex"
     accepted = [line for line in server.http.get("/metrics").text.splitlines() if 'source="grammar"' in line]
     assert any("source_accepted_tokens" in line and not line.endswith(" 0.0") for line in accepted)
+
+
+def test_a_shape_that_ends_the_process_that_compiles_it_ends_nobody_else_s_answer(
+    client: openai.OpenAI, server: Server
+) -> None:
+    """The grammar library overruns the stack with references one behind the other."""
+    links: dict[str, Any] = {str(n): {"items": {"$ref": f"#/{n + 1}"}} for n in range(3300)}
+    asked: dict[str, Any] = {"model": MODEL, "prompt": "The answer is", "temperature": 0, "max_tokens": 20}
+    before = client.completions.create(**asked).choices[0].text
+    with client.completions.create(**asked, stream=True) as stream:
+        first = next(iter(stream)).choices[0].text
+        shape = {"json": {**links, "3300": True, "$ref": "#/0"}}
+        with pytest.raises(openai.BadRequestError, match="takes more than 3 s or 256 MiB to compile"):
+            client.completions.create(**asked, extra_body={"structured_outputs": shape})
+        assert first + "".join(choice.text for chunk in stream for choice in chunk.choices) == before
+    assert re.fullmatch(
+        "[0-9]{4}",
+        client.completions.create(**asked, extra_body={"structured_outputs": {"regex": "[0-9]{4}"}}).choices[0].text,
+    )
