@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -118,10 +118,10 @@ def test_nobody_waits_for_a_grammar_of_others(app: EngineApp, monkeypatch: pytes
     started, go_on = threading.Event(), threading.Event()
     compile_one = app.engine.grammars.compile
 
-    def slowly(structured: StructuredOutput) -> Grammar:
+    def slowly(structured: StructuredOutput, passes: Callable[[str], bool]) -> Grammar:
         started.set()
         assert go_on.wait(60)
-        return compile_one(structured)
+        return compile_one(structured, passes)
 
     monkeypatch.setattr(app.engine.grammars, "compile", slowly)
 
