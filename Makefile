@@ -94,7 +94,7 @@ families: $(STAMP) ## Every model family of transformers; ten minutes
 burst: $(STAMP) ## A burst of requests, and a second replica; four minutes
 	GOOSE_BURST=1 $(BIN)/pytest tests/serve/test_burst.py
 
-# Conversations over HTTP by two replicas of a tiny model, under our router and under Ray Serve's: what each finds in its
+# Conversations over HTTP by two replicas of a small model, under our router and under Ray Serve's: what each finds in its
 # cache, and how long requests wait; each router twice. A quarter of an hour.
 sessions: $(STAMP) ## Conversations under our router and Ray Serve's; a quarter of an hour
 	GOOSE_SESSIONS=1 $(BIN)/pytest -s tests/serve/test_sessions.py

@@ -3,16 +3,14 @@
 import json
 import shutil
 import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from http_answers import answering
 from packaging.requirements import Requirement
 
 from goose_ray.cli.checks import software
@@ -117,32 +115,10 @@ def test_a_taken_port_may_be_the_cluster_s_own(listening: int) -> None:
     assert check_port("0.0.0.0", listening, joins_cluster=True).verdict is Verdict.WARN
 
 
-@contextmanager
-def answering(status: int, body: bytes) -> Iterator[int]:
-    """The port of a server that says this of its health."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status if self.path == "/health" else 401)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 @pytest.mark.parametrize(("status", "healthy"), [(200, 1), (503, 0)])
 def test_a_goose_server_on_the_port_is_told_to_be_one(status: int, healthy: int) -> None:
     body = json.dumps({"status": "x", "replicas": {"live": 2, "healthy": healthy}}).encode()
-    with answering(status, body) as port:
+    with answering(body, lambda asked: status if asked.path == "/health" else 401) as port:
         found = check_port("127.0.0.1", port, joins_cluster=False)
         joined = check_port("127.0.0.1", port, joins_cluster=True)
     told = f"a goose server ({healthy} of 2 replicas healthy) answers on 127.0.0.1:{port}"
@@ -157,7 +133,7 @@ def test_a_goose_server_on_the_port_is_told_to_be_one(status: int, healthy: int)
     "body", [b"", b"ok", b"[]", b'{"status": "ok"}', b'{"replicas": {"live": "a", "healthy": 1}}', b"\xff"]
 )
 def test_another_server_on_the_port_is_not_taken_for_one(body: bytes) -> None:
-    with answering(200, body) as port:
+    with answering(body, lambda _: 200) as port:
         found = check_port("127.0.0.1", port, joins_cluster=False)
     assert found.verdict is Verdict.FAIL
     assert found.found == f"somebody listens on 127.0.0.1:{port} already"

@@ -3,14 +3,14 @@
 import json
 import re
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from http_answers import answering
 from telemetry_builders import report_of
 
 from goose_ray.cli.main import main
@@ -38,24 +38,13 @@ def serving(status: int, body: bytes, keys: list[str | None] | None = None) -> I
     """What is asked with comes into `keys`."""
     seen = [] if keys is None else keys
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == "/v1/goose/live"
-            seen.append(self.headers["Authorization"])
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
+    def status_of(asked: BaseHTTPRequestHandler) -> int:
+        assert asked.path == "/v1/goose/live"
+        seen.append(asked.headers["Authorization"])
+        return status
 
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with answering(body, status_of) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_the_numbers_of_the_page() -> None:
