@@ -157,11 +157,12 @@ def exact(
     from goose_ray.bench.engine.report import exact_json, exact_lines
     from goose_ray.bench.engine.runs import run_exact
     from goose_ray.bench.prompts import read_prompt_files
+    from goose_ray.cli.chat_client import server_address
 
     checks = run_exact(
         GooseConfig(model=asked.model),
         read_prompt_files(asked.paths, limit=asked.limit),
-        base_url=base_url,
+        base_url=None if base_url is None else server_address(base_url),
         api_key=api_key,
         policies=policies,
         concurrencies=concurrencies,

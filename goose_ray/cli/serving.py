@@ -38,7 +38,7 @@ CONTROLLER_SETTINGS = {
 
 
 def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
-    """Until SIGINT or SIGTERM; then what is being answered is answered first. `file` is what is served, `deployment`
+    """Until SIGINT or SIGTERM; then what is being answered is answered first, for a minute at most. `file` is what is served, `deployment`
     the same. Raises ClickException if it cannot be served.
     """
     import ray
@@ -79,10 +79,15 @@ class _Watch:
         self.over = threading.Event()
         self.was_interrupted = False
         self.failure: str | None = None
+        self._is_serving = False
 
     def interrupt(self, _signal: int, _frame: FrameType | None) -> None:
-        self.was_interrupted = True
-        raise KeyboardInterrupt
+        """The first time, and again at the end of what is being answered; whoever does not want to wait asks twice."""
+        is_first, self.was_interrupted = not self.was_interrupted, True
+        if not (is_first and self._is_serving):
+            raise KeyboardInterrupt
+        click.echo("\nStopping: what is being answered has a minute. Once more ends it at once.", err=True)
+        threading.Thread(target=self._finish, name="goose-finish", daemon=True).start()
 
     def run(self) -> None:
         from ray import serve
@@ -101,12 +106,24 @@ class _Watch:
                 name, url = deployment.config.model_name, deployment.url
                 text = ready_text(name, url, dashboard=self._dashboard, has_token=has_token)
                 click.echo(f"\n{text}\n", err=True)
+                self._is_serving = True
                 return
             if application.status == ApplicationStatus.DEPLOY_FAILED:
                 self.failure = f"it cannot be served: {reason_of(application)}"
                 # wakes `serve run`, which then takes down what it has started
                 os.kill(os.getpid(), signal.SIGINT)
                 return
+
+    def _finish(self) -> None:
+        """Serve's own shutdown would begin with the proxy, and cut every connection."""
+        from ray import serve
+
+        try:
+            serve.delete(self._deployment.application)
+        except Exception as error:
+            # answers that take too long, or a second signal
+            click.echo(f"Not all was answered: {error}", err=True)
+        os.kill(os.getpid(), signal.SIGINT)
 
     def _is_listening(self) -> bool:
         """Serve's proxy, which comes after its controller: before that there is nobody to ask."""

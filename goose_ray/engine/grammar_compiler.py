@@ -7,13 +7,15 @@ the client's fault and says so.
 
 import json
 import logging
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from llguidance import LLMatcher, LLParserLimits, grammar_from
+from llguidance import LLMatcher, LLParserLimits
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from goose_ray.engine.grammar import Grammar, error_of
 from goose_ray.engine.grammar_preface import behind
@@ -35,6 +37,9 @@ _MAX_SPEC_CHARS = 128 * 1024
 _MAX_GRAMMARS, _MAX_KEPT_S = 32, 4.0
 # They are rewritten in Python, in time that grows with their square.
 _MAX_GBNF_RULES = 512
+# What the library takes for Lark and not GBNF. Its own expression looks for blanks over the ends of lines, in time that
+# grows with the square of their number.
+_IS_LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start[^\S\n]*:)", re.MULTILINE)
 # Of the library's lexer, at one or two kilobytes: they are kept as long as the grammar is.
 _MAX_LEXER_STATES = 20_000
 # Some, but a model that has lost its way must not write blanks until its tokens are used up.
@@ -145,7 +150,7 @@ def _source(structured: StructuredOutput) -> str:
     if structured.kind == "grammar":
         if spec.count("::=") > _MAX_GBNF_RULES:
             raise ValueError(f"GBNF may have {_MAX_GBNF_RULES} rules; Lark may have more")
-        return grammar_from("grammar", spec)
+        return LLMatcher.grammar_from_lark(spec if _IS_LARK.search(spec) else gbnf_to_lark(spec))
     if structured.kind == "choice":
         # A terminal, of which one may have thousands; rules with that many alternatives are too much for the parser.
         return LLMatcher.grammar_from_lark(

@@ -4,6 +4,7 @@ does, and some specifications of a few lines take it hours, all memory or more s
 
 import contextlib
 import json
+import logging
 import os
 import select
 import signal
@@ -18,10 +19,14 @@ from goose_ray.errors import OverloadedError
 
 __all__ = ["TRIAL_CPU_S", "TRIAL_MEMORY_BYTES", "GrammarTrial"]
 
+_logger = logging.getLogger(__name__)
+
 # Of one grammar, beside what the process has.
 TRIAL_CPU_S, TRIAL_MEMORY_BYTES = 3, 256 << 20
-# Of a processor that others use too.
-_TIMEOUT_S = 20.0
+# Of a processor that others use too. Only a machine that is too busy takes longer.
+_TIMEOUT_S = 15.0
+# One that has died, of whatever else there is on the machine, is not the fault of who asks.
+_ATTEMPTS = 2
 
 
 class GrammarTrial:
@@ -41,18 +46,18 @@ class GrammarTrial:
         found out now.
         """
         try:
-            process = self._started()
-            self._tell(process, source)
-            answer = self._answer(process)
+            for _ in range(_ATTEMPTS):
+                process = self._started()
+                answer = self._asked(process, source)
+                if answer in (grammar_trial_process.PASSED, grammar_trial_process.REFUSED):
+                    return answer == grammar_trial_process.PASSED
+                # It has died.
+                self._end()
         except OSError as error:
+            # It takes far longer than it may, if it is there at all.
             self._end()
-            raise OverloadedError(f"structured output cannot be looked at now ({error}); try again later") from error
-        if answer not in (grammar_trial_process.PASSED, grammar_trial_process.REFUSED):
-            # It has died or takes far longer than it may: another one comes for the next grammar.
-            self._end()
-            if answer is not None:
-                raise OverloadedError("structured output cannot be looked at now; try again later")
-        return answer == grammar_trial_process.PASSED
+            _logger.warning("structured output cannot be looked at: %s", error)
+        raise OverloadedError("structured output cannot be looked at now; try again later")
 
     def start(self) -> None:
         """Before somebody waits for it. Raises OSError."""
@@ -86,17 +91,23 @@ class GrammarTrial:
         return self._process
 
     def _tell(self, process: subprocess.Popen[bytes], value: object) -> None:
+        """Raises TimeoutError if it does not listen."""
         assert process.stdin is not None
-        process.stdin.write(json.dumps(value).encode() + b"\n")
-        process.stdin.flush()
+        pipe, left = process.stdin.fileno(), memoryview(json.dumps(value).encode() + b"\n")
+        os.set_blocking(pipe, False)
+        while left:
+            _wait_for(pipe, select.POLLOUT)
+            with contextlib.suppress(BlockingIOError):
+                left = left[os.write(pipe, left) :]
 
-    def _answer(self, process: subprocess.Popen[bytes]) -> str | None:
-        """None: not in time."""
+    def _asked(self, process: subprocess.Popen[bytes], source: str) -> str:
+        """Empty: it has died. Raises TimeoutError if it does not answer."""
         assert process.stdout is not None
-        poll = select.poll()
-        poll.register(process.stdout, select.POLLIN | select.POLLHUP)
-        if not poll.poll(1000 * _TIMEOUT_S):
-            return None
+        try:
+            self._tell(process, source)
+        except BrokenPipeError:
+            return ""
+        _wait_for(process.stdout.fileno(), select.POLLIN)
         return process.stdout.readline().decode().strip()
 
     def _end(self) -> None:
@@ -112,3 +123,11 @@ class GrammarTrial:
             # what was not yet written
             with contextlib.suppress(OSError):
                 pipe.close()
+
+
+def _wait_for(pipe: int, event: int) -> None:
+    """Until it can be read or written, or its other end is gone. Raises TimeoutError."""
+    poll = select.poll()
+    poll.register(pipe, event)
+    if not poll.poll(1000 * _TIMEOUT_S):
+        raise TimeoutError(f"no answer within {_TIMEOUT_S:g} s")

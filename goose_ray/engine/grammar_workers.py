@@ -11,7 +11,7 @@ from goose_ray.engine.grammar import Grammar
 from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.grammar_trial import GrammarTrial
 from goose_ray.engine.structured import StructuredOutput
-from goose_ray.errors import InvalidRequestError, OverloadedError
+from goose_ray.errors import OverloadedError
 
 __all__ = ["GrammarWorkers"]
 
@@ -38,8 +38,8 @@ class GrammarWorkers:
                 trial.start()
 
     async def compiled(self, structured: StructuredOutput) -> Grammar:
-        """Raises InvalidRequestError if it cannot be compiled, or not in time, and OverloadedError if others are
-        compiled for so long. One that is known waits for no other.
+        """Raises InvalidRequestError if it cannot be compiled, and OverloadedError if it cannot in time, for others or
+        for a machine that is too busy. One that is known waits for no other.
         """
         if (known := self._compiler.known(structured)) is not None:
             return known
@@ -66,9 +66,8 @@ class GrammarWorkers:
         try:
             return await asyncio.wait_for(compiled, _TIMEOUT_S)
         except TimeoutError:
-            raise InvalidRequestError(
-                f"{structured.param} takes more than {_TIMEOUT_S:.0f} s to compile", structured.param
-            ) from None
+            # It may take no more than a few seconds of a processor.
+            raise OverloadedError("compiling structured output takes too long at present; try again later") from None
 
     def stop(self) -> None:
         """Waits for nothing. Idempotent."""

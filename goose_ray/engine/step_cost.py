@@ -21,8 +21,9 @@ _LEAST_SECONDS = 1e-6
 _SPECULATION_RATE = 0.1
 # Of the size of trees: how fast it is followed, how many times it room is kept for, and what it is taken for at first.
 _NODES_RATE, _NODES_MARGIN, _NODES_AT_FIRST = 0.05, 2.0, 4.0
-# A step of more rows than so many times those of its trees is one of prefill.
-_MOST_PREFILL = 2
+# A step of more rows than so many times those of its trees is one of prefill. Trees of as many rows would take no more
+# than so many times as long.
+_MOST_PREFILL, _PREFILL_MARGIN = 2, 2.0
 _ALWAYS = DraftPlan(drafts=True, learns=True)
 
 
@@ -103,9 +104,13 @@ class StepCost:
             else:
                 self._account(batch, shape, predicted, speculation_s, num_committed)
         # Rows of a prefill have no logits, a third of a small model's work: steps of many of them would make trees look
-        # cheap, and the surprise be laid on what is not known well, such as the price of a sequence.
+        # cheap, and the surprise be laid on what is not known well, such as the price of a sequence. They only say what
+        # is too dear: of a size that a busy moment made look so no tree would ever tell otherwise, as none is tried.
+        took_s = step_s - speculation_s
         if shape.rows <= _MOST_PREFILL * sum(sizes):
-            self._model.observe(shape, step_s - speculation_s)
+            self._model.observe(shape, took_s)
+        elif predicted is not None and predicted > _PREFILL_MARGIN * took_s:
+            self._model.observe(shape, _PREFILL_MARGIN * took_s)
         return None if predicted is None else predicted + speculation_s
 
     def _account(

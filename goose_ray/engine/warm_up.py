@@ -6,7 +6,6 @@ requests is touched. What drafting adds to a step is learned later, from the ste
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from statistics import median
 
 import numpy as np
 
@@ -52,8 +51,8 @@ def measure_cost(
         seconds.setdefault(shape_of(batch), []).append(measuring.run(batch))
     model = CostModel(max_rows=max_rows)
     for shape in sorted(seconds, key=lambda shape: shape.rows):
-        # The first of its kind is left out where there are others: the runner may prepare itself for a new size.
-        model.observe(shape, median(seconds[shape][1:] or seconds[shape]))
+        # The least: what else a machine does only adds to it, and a size that looks dear is not tried again soon.
+        model.observe(shape, min(seconds[shape]))
     return model
 
 

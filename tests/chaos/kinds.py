@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from chaos import client_faults, disk_faults
-from chaos.process_faults import kill, pause, stop
+from chaos.process_faults import kill, kill_grammar_trials, pause, stop
 from chaos.processes import AGGREGATOR, CONTROLLER, INGRESS, PROXY, REPLICA
 from chaos.stage import Stage
 
@@ -37,6 +37,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("kill a replica and the aggregator", kill(REPLICA, AGGREGATOR), within_s=60, weight=1),
     Kind("kill a replica and the ingress", kill(REPLICA, INGRESS), interrupts=True, within_s=60, weight=1),
     Kind("kill a replica and the controller", kill(REPLICA, CONTROLLER), within_s=90, weight=1),
+    Kind("kill what grammars are tried in", kill_grammar_trials),
     Kind("pause a replica", pause(REPLICA)),
     Kind("pause the ingress", pause(INGRESS)),
     Kind("pause the proxy", pause(PROXY)),

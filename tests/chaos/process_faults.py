@@ -1,14 +1,15 @@
 """What happens to processes: they are killed, alone or together, stop for a while, or stop for good."""
 
 import asyncio
+import re
 import signal
 from collections.abc import Awaitable, Callable
 from random import Random
 
 from chaos import processes
-from chaos.stage import Stage
+from chaos.stage import Stage, ViolationError
 
-__all__ = ["kill", "pause", "stop"]
+__all__ = ["kill", "kill_grammar_trials", "pause", "stop"]
 
 _Fault = Callable[[Stage, Random], Awaitable[None]]
 
@@ -48,3 +49,20 @@ def stop(role: str) -> _Fault:
         processes.send([random.choice(stage.of_role(role))], signal.SIGSTOP)
 
     return happens
+
+
+async def kill_grammar_trials(stage: Stage, random: Random) -> None:
+    """While grammars that nobody has asked for before wait for them: each is compiled none the less."""
+    patterns = [f"[a-y]{{{random.randint(3, 9)}}}z{random.randrange(10**9)}" for _ in range(8)]
+
+    async def one(pattern: str) -> None:
+        body = {"model": stage.model, "prompt": "abc", "max_tokens": 40, "structured_outputs": {"regex": pattern}}
+        response = await http.post("/v1/completions", json=body)
+        if response.status_code != 200 or not re.fullmatch(pattern, response.json()["choices"][0]["text"]):
+            raise ViolationError(f"{pattern}: {response.status_code}, {response.text}")
+
+    async with stage.http() as http:
+        asking = asyncio.gather(*(one(pattern) for pattern in patterns))
+        await asyncio.sleep(random.uniform(0, 0.1))
+        processes.send(processes.find_grammar_trials(), signal.SIGKILL)
+        await asking

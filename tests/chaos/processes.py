@@ -4,13 +4,27 @@ holds open. Reads /proc; knows nothing about faults.
 
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from serve.helpers import is_ours
 
-__all__ = ["AGGREGATOR", "CONTROLLER", "INGRESS", "PROXY", "REPLICA", "ROLES", "Process", "find", "free_mb", "send"]
+from goose_ray.engine import grammar_trial_process
+
+__all__ = [
+    "AGGREGATOR",
+    "CONTROLLER",
+    "INGRESS",
+    "PROXY",
+    "REPLICA",
+    "ROLES",
+    "Process",
+    "find",
+    "find_grammar_trials",
+    "free_mb",
+    "send",
+]
 
 REPLICA, INGRESS, PROXY, CONTROLLER, AGGREGATOR = "replica", "ingress", "proxy", "controller", "aggregator"
 # By what Ray writes over an actor's command line; behind it stands the method that it is in, if it is in one.
@@ -69,17 +83,31 @@ _LISTEN = "0A"
 def find() -> list[Process]:
     """Those that descend from this process: other clusters of this machine are not ours. Sorted by role and pid."""
     found = []
+    for pid, command in _commands():
+        for role, start in ROLES.items():
+            if command.startswith(start) and is_ours(pid):
+                found.append(Process(role, pid))
+    return sorted(found, key=lambda process: (process.role, process.pid))
+
+
+def find_grammar_trials() -> list[Process]:
+    """What replicas try grammars in; they come and go, so that no stage counts them."""
+    return [
+        Process("grammar trial", pid)
+        for pid, command in _commands()
+        if command.endswith(grammar_trial_process.__name__) and is_ours(pid)
+    ]
+
+
+def _commands() -> Iterator[tuple[int, str]]:
+    """Of every process of this machine its number and its command line, with NULs between its words."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
         try:
-            command = (entry / "cmdline").read_text(errors="replace").rstrip("\0")
+            yield int(entry.name), (entry / "cmdline").read_text(errors="replace").rstrip("\0")
         except OSError:
             continue
-        for role, start in ROLES.items():
-            if command.startswith(start) and is_ours(int(entry.name)):
-                found.append(Process(role, int(entry.name)))
-    return sorted(found, key=lambda process: (process.role, process.pid))
 
 
 def free_mb() -> float:

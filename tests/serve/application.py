@@ -22,7 +22,8 @@ __all__ = ["redeploy", "serving"]
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _OWN = "goose_ray.app:build_app"
 _START_TIMEOUT_S = 300.0
-_STOP_TIMEOUT_S = 60.0
+# answers have a minute, and Serve half of one to end
+_STOP_TIMEOUT_S = 120.0
 
 
 @contextlib.contextmanager
@@ -51,7 +52,7 @@ def serving(
         command = [str(programs / "serve"), "run", "--address", ray_address, str(config)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
-    running = Server(port, log, config)
+    running = Server(port, log, config, process)
     try:
         _wait_until_up(running, process)
         yield running

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -39,7 +40,8 @@ def named_actors() -> list[str]:
 class Server:
     """A running application, as a client on this machine sees it."""
 
-    def __init__(self, port: int, log: Path, config: Path) -> None:
+    def __init__(self, port: int, log: Path, config: Path, process: "subprocess.Popen[bytes]") -> None:
+        self.process = process
         self.url = f"http://127.0.0.1:{port}"
         self.config = config
         self.log = log

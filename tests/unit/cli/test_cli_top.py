@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from http_answers import answering
 from telemetry_builders import report_of
 
+from goose_ray.bench.prompts import CALIBRATION_PROMPTS
 from goose_ray.cli.main import main
 from goose_ray.engine.tree_trace import TreeRecord
 from goose_ray.telemetry.acceptance_state import AcceptanceState
@@ -135,7 +136,9 @@ def test_a_key_that_is_wanted_is_told_with_its_options(options: list[str]) -> No
     assert "answers 401: no such key; give a key with --api-key or OPENAI_API_KEY" in result.stderr
 
 
-@pytest.mark.parametrize("command", [("top", "--once"), ("chat", "hello")])
+@pytest.mark.parametrize(
+    "command", [("top", "--once"), ("chat", "hello"), ("bench", "exact", "--prompts", str(CALIBRATION_PROMPTS))]
+)
 @pytest.mark.parametrize("url", ["http://user:SECRET@host", "user:SECRET@host", "http://user:SEC/RET@host:x"])
 def test_a_password_in_an_address_is_refused_and_not_shown(command: tuple[str, ...], url: str) -> None:
     result = CliRunner().invoke(main, [*command, "--base-url", url])

@@ -143,13 +143,13 @@ def test_who_waits_for_the_compilers_of_others_is_not_to_blame(monkeypatch: pyte
         workers.stop()
 
 
-def test_what_takes_long_itself_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_is_who_asks_a_machine_that_is_too_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_workers, "_TIMEOUT_S", 0.05)
     compiler, release = new_compiler(), threading.Event()
     monkeypatch.setattr(compiler, "compile", lambda structured, passes: release.wait())
     workers = GrammarWorkers(compiler)
     try:
-        with pytest.raises(InvalidRequestError, match="takes more than"):
+        with pytest.raises(OverloadedError, match="try again later"):
             asyncio.run(workers.compiled(WORDS))
     finally:
         release.set()

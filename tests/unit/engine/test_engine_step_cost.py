@@ -116,10 +116,10 @@ def test_a_node_costs_what_it_adds_and_prefill_nothing() -> None:
 
 
 def test_a_step_of_prefill_says_nothing_of_trees() -> None:
-    """A row of it is ten times as fast as one of a tree."""
+    """A row of it has no logits and takes two thirds of one of a tree."""
     model = known([0.1] * 65)
     at_first = model.predict(StepShape(40, 1, 0, 0))
-    engine = Machine([0.1] * 30 + [0.01] * 35).engine(Listening(MODEL, length=3, num_right=0), model)
+    engine = Machine([0.1] * 30 + [0.067] * 35).engine(Listening(MODEL, length=3, num_right=0), model)
     for name in "abcdefgh":
         engine.add_request(make_request(name, tuple(range(1, 41)), max_tokens=1))
     while engine.has_work:
@@ -127,6 +127,15 @@ def test_a_step_of_prefill_says_nothing_of_trees() -> None:
     assert model.predict(StepShape(40, 1, 0, 0)) == at_first
     run(engine, make_request(max_tokens=20, ignore_eos=True))
     assert model.predict(StepShape(40, 1, 0, 0)) != at_first
+
+
+def test_a_size_that_a_busy_moment_made_look_dear_is_tried_again() -> None:
+    """No tree would be tried of what seems to take thirty times as long; prompts of that many rows say that it cannot."""
+    model = known([0.05] * 4 + [1.5] * 61)
+    engine = Machine([0.05] * 65).engine(Listening(MODEL, length=12, num_right=12), model)
+    for number in range(8):
+        run(engine, make_request(f"r{number}", tuple(range(1, 14)), max_tokens=2, ignore_eos=True))
+    assert model.predict(StepShape(13, 1, 0, 0)) < 0.2
 
 
 def test_room_is_kept_for_twice_the_nodes_that_trees_have_lately() -> None:
