@@ -152,9 +152,9 @@ def unreachable(url: str, error: OSError) -> click.ClickException:
 
 
 def _said(error: urllib.error.HTTPError) -> str:
-    """The message of OpenAI's error body, or the body's beginning."""
+    """The message of OpenAI's error body, or what else stands there, if it is no page."""
     text = error.read(4096).decode(errors="replace")
     try:
         return str(json.loads(text)["error"]["message"])
     except (ValueError, LookupError, TypeError):
-        return text.strip()[:200]
+        return "is it a goose server?" if text.lstrip().startswith("<") else text.strip()[:200]

@@ -19,11 +19,14 @@ def program(name: str) -> str:
     return name if found is not None and beside.samefile(found) else shlex.quote(str(beside))
 
 
-def ready_text(model: str, url: str, *, dashboard: str | None, has_token: bool) -> str:
-    """`dashboard`: HOST:PORT of Ray's, None or empty where there is none. `has_token`: Ray's clients need its token."""
+def ready_text(model: str, url: str, *, dashboard: str | None, has_token: bool, has_keys: bool = False) -> str:
+    """`dashboard`: HOST:PORT of Ray's, None or empty where there is none. `has_token`: Ray's clients need its token.
+    `has_keys`: the server asks for API keys.
+    """
+    key = " --api-key KEY" if has_keys else ""
     lines = [
         f"{model} is served at {url}/v1, to be watched at {url}/dashboard.",
-        f"Try `{program('goose')} chat --base-url {url}`. Ctrl-C stops the server.",
+        f"Try `{program('goose')} chat --base-url {url}{key}`. Ctrl-C stops the server.",
     ]
     if dashboard:
         token = "RAY_AUTH_MODE=token " if has_token else ""

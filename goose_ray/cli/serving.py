@@ -38,8 +38,8 @@ CONTROLLER_SETTINGS = {
 
 
 def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
-    """Until SIGINT or SIGTERM; then what is being answered is answered first, for a minute at most. `file` is what is served, `deployment`
-    the same. Raises ClickException if it cannot be served.
+    """Until SIGINT or SIGTERM; then what is being answered is answered first, for a minute at most. `file` is what is
+    served, `deployment` the same. Raises ClickException if it cannot be served.
     """
     import ray
     from ray.serve.scripts import cli
@@ -68,6 +68,7 @@ def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
         raise click.ClickException(watch.failure)
     if not watch.was_interrupted:
         raise click.ClickException("`serve run` has ended by itself: what it wrote above says why")
+    click.echo("Stopped.", err=True)
 
 
 class _Watch:
@@ -104,7 +105,8 @@ class _Watch:
                 # Ray has set it where it has made a token for its own cluster
                 has_token = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
                 name, url = deployment.config.model_name, deployment.url
-                text = ready_text(name, url, dashboard=self._dashboard, has_token=has_token)
+                has_keys = bool(deployment.config.api_keys_file or deployment.config.api_key_sha256)
+                text = ready_text(name, url, dashboard=self._dashboard, has_token=has_token, has_keys=has_keys)
                 click.echo(f"\n{text}\n", err=True)
                 self._is_serving = True
                 return

@@ -13,7 +13,9 @@ __all__ = ["tuning_gauges"]
 def tuning_gauges(replicas: Iterable[ReplicaView], model: str) -> Iterator[GaugeMetricFamily]:
     """One series a replica; `group` is a source group of `goose.tuning_counts`."""
     version = GaugeMetricFamily(
-        "goose_tuning_version", "Version of the tree tuning in use; 0: none.", labels=["model_name", "replica"]
+        "goose_tuning_version",
+        "Version of the tree tuning in use: newer ones are larger; 0: none was told yet.",
+        labels=["model_name", "replica"],
     )
     offset = GaugeMetricFamily(
         "goose_tuning_offset",

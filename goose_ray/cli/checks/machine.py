@@ -26,6 +26,7 @@ _CACHE_BYTES = 1 << 30
 _SHARED_MEMORY_BYTES = 1 << 30
 # of a replica beside its model: Python, torch, Ray, tables
 _REPLICA_BYTES = 1 << 30
+_FIRST_GPU = "the first GPU"
 # tokens: what `engine.kv_cache_tokens` must have
 _LEAST_POOL = 64
 
@@ -87,21 +88,24 @@ def check_snapshot(uri: str) -> Finding:
 
 
 def check_memory(config: GooseConfig) -> Finding:
-    """Weights and KV of one replica against what is free here, or on the first GPU."""
+    """Weights and KV of one replica against what is free here, or of one rank's against what is on the first GPU."""
     directory = _directory(config)
     numbers = None if directory is None else _read_config(directory)
     if directory is None or numbers is None:
         return Finding("memory", Verdict.WARN, f"unknown: {config.model} is not here, or its config cannot be read")
+    ranks = config.tensor_parallel_size
     free, where, itemsize = _free(config)
+    together = 1 if where == _FIRST_GPU else ranks
     per_token = _kv_bytes_per_token(numbers, itemsize)
     weights = sum(math.prod(shape) for shape in _shapes(directory)) * itemsize
     pool = (config.engine.kv_cache_tokens + 1) * per_token
-    needed = (weights + pool) // config.tensor_parallel_size + _REPLICA_BYTES
-    parts = f"{_gib(pool)} of KV, {_gib(weights)} of weights"
-    found = f"a replica takes {_gib(needed)} ({parts}); {where} has {_gib(free)} free"
+    needed = together * ((weights + pool) // ranks + _REPLICA_BYTES)
+    parts = f"{_gib(pool)} of KV, {_gib(weights)} of weights" + (f", {ranks} ranks" if ranks > 1 else "")
+    who = "a replica" if together == ranks else "a rank"
+    found = f"{who} takes {_gib(needed)} ({parts}); {where} has {_gib(free)} free"
     if needed <= free:
         return Finding("memory", Verdict.OK, found)
-    fitting = max(0, free - _REPLICA_BYTES - weights // config.tensor_parallel_size) * config.tensor_parallel_size
+    fitting = max(0, free // together - _REPLICA_BYTES - weights // ranks) * ranks
     tokens = fitting // per_token
     remedy = (
         f"engine.kv_cache_tokens of at most {tokens}" if tokens >= _LEAST_POOL else "a smaller model, or more ranks"
@@ -164,7 +168,7 @@ def _free(config: GooseConfig) -> tuple[int, str, int]:
     by_default = "bfloat16" if on_gpu else "float32"
     itemsize = getattr(torch, by_default if config.dtype == "auto" else config.dtype).itemsize
     if on_gpu and torch.cuda.is_available():
-        return int(torch.cuda.mem_get_info()[0]), "the first GPU", itemsize
+        return int(torch.cuda.mem_get_info()[0]), _FIRST_GPU, itemsize
     return _available_memory(), "this machine", itemsize
 
 

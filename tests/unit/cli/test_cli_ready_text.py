@@ -55,6 +55,11 @@ def test_serve_status_asks_the_dashboard_of_this_ray(
     ]
 
 
+def test_who_asks_a_server_with_keys_needs_one() -> None:
+    told = ready_text("tiny", "http://127.0.0.1:8001", dashboard=None, has_token=False, has_keys=True)
+    assert "goose chat --base-url http://127.0.0.1:8001 --api-key KEY`" in told
+
+
 @pytest.mark.parametrize("dashboard", [None, ""])
 def test_without_a_dashboard_there_is_nothing_to_ask(dashboard: str | None) -> None:
     told = ready_text("tiny", "http://127.0.0.1:8001", dashboard=dashboard, has_token=True)

@@ -16,7 +16,7 @@ from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.grammar_trees import constrain
 from goose_ray.engine.grammar_workers import GrammarWorkers
 from goose_ray.engine.structured import StructuredOutput
-from goose_ray.errors import InvalidRequestError, OverloadedError
+from goose_ray.errors import OverloadedError
 
 WORDS = StructuredOutput("regex", r"([a-z]+[ ,.]?){1,60}")
 

@@ -83,6 +83,7 @@ def test_what_would_not_end_is_refused(workers: GrammarWorkers, kind: Structured
         ("grammar", 'start: A\nA: /[a-z]+/ & ~"no"'),
         ("choice", json.dumps([f"option {n}" for n in range(3000)])),
         ("regex", r"(\w+[ ,.]?){1,100}"),
+        pytest.param("grammar", 'root ::= "a"\n' + 131_000 * "\n", id="GBNF with blank lines"),
     ],
 )
 def test_what_people_ask_for_passes(workers: GrammarWorkers, kind: StructuredKind, spec: str) -> None:

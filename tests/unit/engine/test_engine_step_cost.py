@@ -130,7 +130,7 @@ def test_a_step_of_prefill_says_nothing_of_trees() -> None:
 
 
 def test_a_size_that_a_busy_moment_made_look_dear_is_tried_again() -> None:
-    """No tree would be tried of what seems to take thirty times as long; prompts of that many rows say that it cannot."""
+    """No tree would be tried of what seems to take thirty times as long; prompts of as many rows say otherwise."""
     model = known([0.05] * 4 + [1.5] * 61)
     engine = Machine([0.05] * 65).engine(Listening(MODEL, length=12, num_right=12), model)
     for number in range(8):
