@@ -47,11 +47,11 @@ class GrammarTrial:
         """
         try:
             for _ in range(_ATTEMPTS):
-                process = self._started()
-                answer = self._asked(process, source)
-                if answer in (grammar_trial_process.PASSED, grammar_trial_process.REFUSED):
-                    return answer == grammar_trial_process.PASSED
-                # It has died.
+                # that it has died
+                with contextlib.suppress(BrokenPipeError):
+                    answer = self._asked(self._started(), source)
+                    if answer in (grammar_trial_process.PASSED, grammar_trial_process.REFUSED):
+                        return answer == grammar_trial_process.PASSED
                 self._end()
         except OSError as error:
             # It takes far longer than it may, if it is there at all.
@@ -91,7 +91,7 @@ class GrammarTrial:
         return self._process
 
     def _tell(self, process: subprocess.Popen[bytes], value: object) -> None:
-        """Raises TimeoutError if it does not listen."""
+        """Raises BrokenPipeError if it has died, TimeoutError if it does not listen."""
         assert process.stdin is not None
         pipe, left = process.stdin.fileno(), memoryview(json.dumps(value).encode() + b"\n")
         os.set_blocking(pipe, False)
@@ -101,12 +101,9 @@ class GrammarTrial:
                 left = left[os.write(pipe, left) :]
 
     def _asked(self, process: subprocess.Popen[bytes], source: str) -> str:
-        """Empty: it has died. Raises TimeoutError if it does not answer."""
+        """Empty: it has died. Raises BrokenPipeError if it had before, TimeoutError if it does not answer."""
         assert process.stdout is not None
-        try:
-            self._tell(process, source)
-        except BrokenPipeError:
-            return ""
+        self._tell(process, source)
         _wait_for(process.stdout.fileno(), select.POLLIN)
         return process.stdout.readline().decode().strip()
 
