@@ -24,7 +24,7 @@ from ray.serve.config import DeploymentActorConfig, RequestRouterConfig
 
 from goose_ray.api.ingress import INGRESS_OPTIONS, OpenAIIngress
 from goose_ray.assembly import check_model_fits
-from goose_ray.config import GooseConfig
+from goose_ray.config import GRACEFUL_SHUTDOWN_S, GooseConfig
 from goose_ray.placement import gang_device, gang_placement
 from goose_ray.replica import GooseServer
 from goose_ray.routing.prompt_key import blocks_of
@@ -39,7 +39,7 @@ _SERVER_LIMITS: dict[str, Any] = {
     "backpressure_config": {"status_code": 429, "retry_after_s": 2.0},
     "health_check_period_s": 5.0,
     "health_check_timeout_s": 10.0,
-    "graceful_shutdown_timeout_s": 30.0,
+    "graceful_shutdown_timeout_s": GRACEFUL_SHUTDOWN_S,
     # the ingress logs every request; a line more for each call behind it says nothing new
     "logging_config": {"enable_access_log": False},
 }

@@ -14,7 +14,7 @@ import yaml
 
 from goose_ray.cli.deployment_options import check_options, check_values
 from goose_ray.cli.deployment_reading import find_deployment, read_deployment
-from goose_ray.config import GooseConfig
+from goose_ray.config import GRACEFUL_SHUTDOWN_S, GooseConfig
 from goose_ray.config_problem import shown
 from goose_ray.errors import ConfigError
 
@@ -127,6 +127,13 @@ class DeploymentFile:
     @property
     def application(self) -> str:
         return str(self._application.get("name", "default"))
+
+    @property
+    def graceful_shutdown_s(self) -> float:
+        """What answers under way have when their replica is to go."""
+        servers = [one for one in self._application.get("deployments", []) if one["name"] == "GooseServer"]
+        given = [one["graceful_shutdown_timeout_s"] for one in servers if "graceful_shutdown_timeout_s" in one]
+        return float(given[0]) if given else GRACEFUL_SHUTDOWN_S
 
     @property
     def url(self) -> str:

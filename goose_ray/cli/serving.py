@@ -3,10 +3,12 @@
 Serve's own command waits on without a word where an application has failed, and ends with status 0 whatever happened.
 """
 
+import contextlib
 import os
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -24,6 +26,8 @@ __all__ = ["CONTROLLER_SETTINGS", "reason_of", "run"]
 # Serve's
 _NAMESPACE = "serve"
 _LOOK_EVERY_S = 0.5
+# that Serve takes beside, to end a replica
+_SLACK_S = 15.0
 _CONNECT_TIMEOUT_S = 2.0
 # Serve's controller reads them, which inherits them from here if Ray starts here.
 CONTROLLER_SETTINGS = {
@@ -38,8 +42,8 @@ CONTROLLER_SETTINGS = {
 
 
 def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
-    """Until SIGINT or SIGTERM; then what is being answered is answered first, for a minute at most. `file` is what is
-    served, `deployment` the same. Raises ClickException if it cannot be served.
+    """Until SIGINT or SIGTERM; then what is being answered is answered first, as far as the deployment gives it time.
+    `file` is what is served, `deployment` the same. Raises ClickException if it cannot be served.
     """
     import ray
     from ray.serve.scripts import cli
@@ -68,7 +72,7 @@ def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
         raise click.ClickException(watch.failure)
     if not watch.was_interrupted:
         raise click.ClickException("`serve run` has ended by itself: what it wrote above says why")
-    click.echo("Stopped.", err=True)
+    _tell("Stopped.")
 
 
 class _Watch:
@@ -81,14 +85,18 @@ class _Watch:
         self.was_interrupted = False
         self.failure: str | None = None
         self._is_serving = False
+        # Serve is, for good
+        self._is_ending = False
 
     def interrupt(self, _signal: int, _frame: FrameType | None) -> None:
         """The first time, and again at the end of what is being answered; whoever does not want to wait asks twice."""
         is_first, self.was_interrupted = not self.was_interrupted, True
         if not (is_first and self._is_serving):
+            self._is_ending = True
             raise KeyboardInterrupt
-        click.echo("\nStopping: what is being answered has a minute. Once more ends it at once.", err=True)
         threading.Thread(target=self._finish, name="goose-finish", daemon=True).start()
+        has_s = self._deployment.graceful_shutdown_s
+        _tell(f"\nStopping: what is being answered has {has_s:g} s. Ctrl-C once more ends it at once.")
 
     def run(self) -> None:
         from ray import serve
@@ -98,7 +106,13 @@ class _Watch:
         while not self.over.wait(_LOOK_EVERY_S):
             if not self._is_listening():
                 continue
-            application = serve.status().applications.get(deployment.application)
+            try:
+                application = serve.status().applications.get(deployment.application)
+            except Exception:
+                # its controller is not there, or not yet again
+                continue
+            if self.was_interrupted:
+                return
             if application is None:
                 continue
             if application.status == ApplicationStatus.RUNNING:
@@ -107,8 +121,8 @@ class _Watch:
                 name, url = deployment.config.model_name, deployment.url
                 has_keys = bool(deployment.config.api_keys_file or deployment.config.api_key_sha256)
                 text = ready_text(name, url, dashboard=self._dashboard, has_token=has_token, has_keys=has_keys)
-                click.echo(f"\n{text}\n", err=True)
                 self._is_serving = True
+                _tell(f"\n{text}\n")
                 return
             if application.status == ApplicationStatus.DEPLOY_FAILED:
                 self.failure = f"it cannot be served: {reason_of(application)}"
@@ -120,12 +134,19 @@ class _Watch:
         """Serve's own shutdown would begin with the proxy, and cut every connection."""
         from ray import serve
 
+        name = self._deployment.application
+        end_s = time.monotonic() + self._deployment.graceful_shutdown_s + _SLACK_S
         try:
-            serve.delete(self._deployment.application)
+            serve.delete(name, _blocking=False)
+            while time.monotonic() < end_s and not self._is_ending and name in serve.status().applications:
+                self.over.wait(_LOOK_EVERY_S)
         except Exception as error:
-            # answers that take too long, or a second signal
-            click.echo(f"Not all was answered: {error}", err=True)
-        os.kill(os.getpid(), signal.SIGINT)
+            # also where Serve has ended meanwhile
+            if not self._is_ending:
+                _tell(f"Not all was answered: {error}")
+        finally:
+            if not self._is_ending:
+                os.kill(os.getpid(), signal.SIGINT)
 
     def _is_listening(self) -> bool:
         """Serve's proxy, which comes after its controller: before that there is nobody to ask."""
@@ -135,6 +156,12 @@ class _Watch:
                 return True
         except OSError:
             return False
+
+
+def _tell(text: str) -> None:
+    """Whoever listened may have gone."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
 
 
 def reason_of(application: "ApplicationStatusOverview") -> str:

@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,11 +19,11 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from goose_ray.engine.grammar import Grammar, error_of
 from goose_ray.engine.grammar_preface import behind
-from goose_ray.engine.grammar_trial import TRIAL_CPU_S, TRIAL_MEMORY_BYTES
+from goose_ray.engine.grammar_trial import TRIAL_CPU_S, TRIAL_MEMORY_BYTES, GrammarTrial
 from goose_ray.engine.grammar_vocabulary import GrammarVocabulary
 from goose_ray.engine.structured import SCHEMA_OPTIONS, StructuredOutput
 from goose_ray.engine.tokenizer import Tokenizer
-from goose_ray.errors import InvalidRequestError
+from goose_ray.errors import InvalidRequestError, OverloadedError
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -33,10 +33,10 @@ __all__ = ["GrammarCompiler"]
 _logger = logging.getLogger(__name__)
 
 _MAX_SPEC_CHARS = 128 * 1024
+# Of what the library says of it.
+_SHOWN_CHARS = 300
 # What is kept: so many, which took so long to compile in all. A large one takes 80 MB for each second.
 _MAX_GRAMMARS, _MAX_KEPT_S = 32, 4.0
-# They are rewritten in Python, in time that grows with their square.
-_MAX_GBNF_RULES = 512
 # What the library takes for Lark and not GBNF. Its own expression looks for blanks over the ends of lines, in time that
 # grows with the square of their number.
 _IS_LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start[^\S\n]*:)", re.MULTILINE)
@@ -61,9 +61,9 @@ class GrammarCompiler:
         with self._lock:
             self._vocabulary  # noqa: B018
 
-    def compile(self, structured: StructuredOutput, passes: Callable[[str], bool] | None = None) -> Grammar:
+    def compile(self, structured: StructuredOutput, trial: GrammarTrial | None = None) -> Grammar:
         """Raises InvalidRequestError naming `structured.param` for what is no specification, or too much of one, and
-        what `passes` raises. That says of the library's grammar whether compiling it ends; without it, it should.
+        what `trial` raises; without that, compiling it should end.
         """
         with self._lock:
             vocabulary = self._vocabulary
@@ -75,7 +75,7 @@ class GrammarCompiler:
                 )
         if (known := self.known(structured)) is not None:
             return known
-        grammar = _compiled(structured, vocabulary, passes)
+        grammar = _compiled(structured, vocabulary, trial)
         with self._lock:
             self._grammars[structured] = grammar
             self._grammars.move_to_end(structured)
@@ -113,21 +113,21 @@ class GrammarCompiler:
             return None
 
 
-def _compiled(
-    structured: StructuredOutput, vocabulary: GrammarVocabulary, passes: Callable[[str], bool] | None
-) -> Grammar:
+def _compiled(structured: StructuredOutput, vocabulary: GrammarVocabulary, trial: GrammarTrial | None) -> Grammar:
     param, kind = structured.param, structured.kind
     if len(structured.spec) > _MAX_SPEC_CHARS:
         raise InvalidRequestError(
             f"{param} must have at most {_MAX_SPEC_CHARS} characters, not {len(structured.spec)}", param
         )
     try:
-        source = _source(structured)
-        if structured.preface is not None:
+        source = _source(structured, trial)
+        if source is not None and structured.preface is not None:
             source = behind(structured.preface, source, vocabulary.tokenizer)
+    except OverloadedError:
+        raise
     except Exception as error:
-        raise InvalidRequestError(f"{param} is no valid {kind}: {error}", param) from None
-    if passes is not None and not passes(source):
+        raise InvalidRequestError(f"{param} is no valid {kind}: {str(error)[:_SHOWN_CHARS]}", param) from None
+    if source is None or (trial is not None and not trial.passes(source)):
         raise InvalidRequestError(
             f"{param} takes more than {TRIAL_CPU_S} s or {TRIAL_MEMORY_BYTES >> 20} MiB to compile, or is nested too "
             f"deeply: make it simpler",
@@ -142,15 +142,18 @@ def _compiled(
     return grammar
 
 
-def _source(structured: StructuredOutput) -> str:
-    """The library's grammar. What it raises says what is wrong."""
+def _source(structured: StructuredOutput, trial: GrammarTrial | None) -> str | None:
+    """The library's grammar, None if `trial` finds that it takes too much. What it raises says what is wrong, or is
+    `trial`'s.
+    """
     spec = structured.spec
     if structured.kind == "regex":
         return LLMatcher.grammar_from_regex(spec)
     if structured.kind == "grammar":
-        if spec.count("::=") > _MAX_GBNF_RULES:
-            raise ValueError(f"GBNF may have {_MAX_GBNF_RULES} rules; Lark may have more")
-        return LLMatcher.grammar_from_lark(spec if _IS_LARK.search(spec) else gbnf_to_lark(spec))
+        lark: str | None = spec
+        if not _IS_LARK.search(spec):
+            lark = gbnf_to_lark(spec) if trial is None else trial.lark_of(spec)
+        return None if lark is None else LLMatcher.grammar_from_lark(lark)
     if structured.kind == "choice":
         # A terminal, of which one may have thousands; rules with that many alternatives are too much for the parser.
         return LLMatcher.grammar_from_lark(

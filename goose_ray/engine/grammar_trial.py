@@ -11,21 +11,22 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from goose_ray.engine import grammar_trial_process
+from goose_ray.engine.grammar_trial_process import COMPILE, CONVERT, ENDED, KILLED
 from goose_ray.errors import OverloadedError
 
 __all__ = ["TRIAL_CPU_S", "TRIAL_MEMORY_BYTES", "GrammarTrial"]
 
 _logger = logging.getLogger(__name__)
 
-# Of one grammar, beside what the process has.
+# Of one question, beside what the process has.
 TRIAL_CPU_S, TRIAL_MEMORY_BYTES = 3, 256 << 20
 # Of a processor that others use too. Only a machine that is too busy takes longer.
 _TIMEOUT_S = 15.0
-# One that has died, of whatever else there is on the machine, is not the fault of who asks.
+# A process that was killed, by whatever else there is on the machine, is not the fault of who asks.
 _ATTEMPTS = 2
 
 
@@ -38,93 +39,151 @@ class GrammarTrial:
         """
         self._vocabulary = vocabulary
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_stopped = False
+        self._stopped = threading.Event()
+        # of the two above
         self._lock = threading.Lock()
+        # held by who uses the pipes, who alone may close them
+        self._using = threading.Lock()
 
     def passes(self, source: str) -> bool:
-        """Whether the library comes to an end with it, be it with an error. Raises OverloadedError if that cannot be
-        found out now.
+        """Whether the library comes to an end with its grammar `source`, be it with an error. Raises OverloadedError if
+        that cannot be found out now.
         """
-        try:
-            for _ in range(_ATTEMPTS):
-                # that it has died
-                with contextlib.suppress(BrokenPipeError):
-                    answer = self._asked(self._started(), source)
-                    if answer in (grammar_trial_process.PASSED, grammar_trial_process.REFUSED):
-                        return answer == grammar_trial_process.PASSED
-                self._end()
-        except OSError as error:
-            # It takes far longer than it may, if it is there at all.
-            self._end()
-            _logger.warning("structured output cannot be looked at: %s", error)
-        raise OverloadedError("structured output cannot be looked at now; try again later")
+        is_ended, _ = self._answer(COMPILE, source)
+        return is_ended
+
+    def lark_of(self, gbnf: str) -> str | None:
+        """None if that takes too much. Raises ValueError for what is no GBNF, OverloadedError as `passes`."""
+        is_ended, found = self._answer(CONVERT, gbnf)
+        # nothing: all memory was used
+        if not is_ended or found is None:
+            return None
+        lark: str | None
+        lark, wrong = found
+        if lark is None:
+            raise ValueError(wrong)
+        return lark
 
     def start(self) -> None:
         """Before somebody waits for it. Raises OSError."""
-        self._started()
+        with self._using:
+            try:
+                self._started(time.monotonic() + _TIMEOUT_S)
+            except OSError:
+                self._end()
+                raise
 
     def stop(self) -> None:
-        """Idempotent; nothing passes any more."""
+        """Idempotent; waits for nothing, and nothing passes any more."""
         with self._lock:
-            self._is_stopped = True
-        self._end()
+            self._stopped.set()
+            _kill(self._process)
+        if self._using.acquire(blocking=False):
+            try:
+                self._end()
+            finally:
+                self._using.release()
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _answer(self, what: str, text: str) -> tuple[bool, Any]:
+        """Whether the work came to its end, and what it found."""
+        with self._using:
+            try:
+                for _ in range(_ATTEMPTS):
+                    # that the process has died
+                    with contextlib.suppress(BrokenPipeError):
+                        verdict, found = self._asked(what, text)
+                        if verdict != KILLED:
+                            return verdict == ENDED, found
+                    self._end()
+                reason = "its processes are killed"
+            except OSError as error:
+                # It takes far longer than it may, if it is there at all.
+                self._end()
+                reason = str(error)
+        _logger.warning("structured output cannot be looked at: %s", reason)
+        raise OverloadedError("structured output cannot be looked at now; try again later")
+
+    def _asked(self, what: str, text: str) -> list[Any]:
+        """Raises BrokenPipeError if the process has died, TimeoutError if it does not answer."""
+        until_s = time.monotonic() + _TIMEOUT_S
+        process = self._started(until_s)
+        _tell(process, [what, text], until_s)
+        answer: list[Any] = json.loads(_line(process, until_s))
+        return answer
+
+    def _started(self, until_s: float) -> subprocess.Popen[bytes]:
         with self._lock:
-            if self._is_stopped:
+            if self._stopped.is_set():
                 raise OSError("stopped")
             if self._process is not None and self._process.poll() is None:
                 return self._process
-            if (vocabulary := self._vocabulary()) is None:
-                raise OSError("no vocabulary")
-            # Ours and the library are found where this process finds them, and nowhere else.
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MALLOC_ARENA_MAX": "1"}
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", grammar_trial_process.__name__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-                # with its children it can be ended, and a terminal's Ctrl-C is not for it
-                start_new_session=True,
-            )
-        self._tell(self._process, {**vocabulary, "cpu_s": TRIAL_CPU_S, "memory_bytes": TRIAL_MEMORY_BYTES})
-        return self._process
-
-    def _tell(self, process: subprocess.Popen[bytes], value: object) -> None:
-        """Raises BrokenPipeError if it has died, TimeoutError if it does not listen."""
-        assert process.stdin is not None
-        pipe, left = process.stdin.fileno(), memoryview(json.dumps(value).encode() + b"\n")
-        os.set_blocking(pipe, False)
-        while left:
-            _wait_for(pipe, select.POLLOUT)
-            with contextlib.suppress(BlockingIOError):
-                left = left[os.write(pipe, left) :]
-
-    def _asked(self, process: subprocess.Popen[bytes], source: str) -> str:
-        """Empty: it has died. Raises BrokenPipeError if it had before, TimeoutError if it does not answer."""
-        assert process.stdout is not None
-        self._tell(process, source)
-        _wait_for(process.stdout.fileno(), select.POLLIN)
-        return process.stdout.readline().decode().strip()
+        self._end()
+        if (vocabulary := self._vocabulary()) is None:
+            raise OSError("no vocabulary")
+        # Ours and the library are found where this process finds them, and nowhere else.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "MALLOC_ARENA_MAX": "1"}
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "goose_ray.engine.grammar_trial_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            env=environment,
+            # with its children it can be ended, and a terminal's Ctrl-C is not for it
+            start_new_session=True,
+        )
+        with self._lock:
+            self._process = process
+            if self._stopped.is_set():
+                _kill(process)
+        _tell(process, {**vocabulary, "cpu_s": TRIAL_CPU_S, "memory_bytes": TRIAL_MEMORY_BYTES}, until_s)
+        return process
 
     def _end(self) -> None:
+        """For who holds `_using`."""
         with self._lock:
             process, self._process = self._process, None
         if process is None:
             return
-        # it may have gone
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
         process.wait()
         for pipe in filter(None, (process.stdin, process.stdout)):
-            # what was not yet written
-            with contextlib.suppress(OSError):
-                pipe.close()
+            pipe.close()
 
 
-def _wait_for(pipe: int, event: int) -> None:
+def _kill(process: subprocess.Popen[bytes] | None) -> None:
+    """With what it has started."""
+    # it may have gone, and its number be another's
+    if process is not None and process.returncode is None:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _tell(process: subprocess.Popen[bytes], value: object, until_s: float) -> None:
+    """Raises BrokenPipeError if it has died, TimeoutError if it does not listen."""
+    assert process.stdin is not None
+    pipe, left = process.stdin.fileno(), memoryview(json.dumps(value).encode() + b"\n")
+    os.set_blocking(pipe, False)
+    while left:
+        _wait_for(pipe, select.POLLOUT, until_s)
+        with contextlib.suppress(BlockingIOError):
+            left = left[os.write(pipe, left) :]
+
+
+def _line(process: subprocess.Popen[bytes], until_s: float) -> bytes:
+    """Raises BrokenPipeError if it has died, TimeoutError if it does not answer."""
+    assert process.stdout is not None
+    pipe, parts = process.stdout.fileno(), [b""]
+    while not parts[-1].endswith(b"\n"):
+        _wait_for(pipe, select.POLLIN, until_s)
+        parts.append(os.read(pipe, 1 << 16))
+        if not parts[-1]:
+            raise BrokenPipeError("ended")
+    return b"".join(parts)
+
+
+def _wait_for(pipe: int, event: int, until_s: float) -> None:
     """Until it can be read or written, or its other end is gone. Raises TimeoutError."""
     poll = select.poll()
     poll.register(pipe, event)
-    if not poll.poll(1000 * _TIMEOUT_S):
+    if not poll.poll(max(0.0, 1000 * (until_s - time.monotonic()))):
         raise TimeoutError(f"no answer within {_TIMEOUT_S:g} s")

@@ -51,7 +51,7 @@ class GrammarWorkers:
                 loop.call_soon_threadsafe(begun.set)
             trial = self._idle.get()
             try:
-                return self._compiler.compile(structured, trial.passes)
+                return self._compiler.compile(structured, trial)
             finally:
                 self._idle.put(trial)
 

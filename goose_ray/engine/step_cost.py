@@ -24,6 +24,8 @@ _NODES_RATE, _NODES_MARGIN, _NODES_AT_FIRST = 0.05, 2.0, 4.0
 # A step of more rows than so many times those of its trees is one of prefill. Trees of as many rows would take no more
 # than so many times as long.
 _MOST_PREFILL, _PREFILL_MARGIN = 2, 2.0
+# More than trees mostly have.
+_MOST_ROWS_OF_TREES = 64
 _ALWAYS = DraftPlan(drafts=True, learns=True)
 
 
@@ -109,7 +111,7 @@ class StepCost:
         took_s = step_s - speculation_s
         if shape.rows <= _MOST_PREFILL * sum(sizes):
             self._model.observe(shape, took_s)
-        elif predicted is not None and predicted > _PREFILL_MARGIN * took_s:
+        elif predicted is not None and shape.rows <= _MOST_ROWS_OF_TREES and predicted > _PREFILL_MARGIN * took_s:
             self._model.observe(shape, _PREFILL_MARGIN * took_s)
         return None if predicted is None else predicted + speculation_s
 

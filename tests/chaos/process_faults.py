@@ -64,5 +64,8 @@ async def kill_grammar_trials(stage: Stage, random: Random) -> None:
     async with stage.http() as http:
         asking = asyncio.gather(*(one(pattern) for pattern in patterns))
         await asyncio.sleep(random.uniform(0, 0.1))
-        processes.send(processes.find_grammar_trials(), signal.SIGKILL)
+        victims = processes.find_grammar_trials()
+        processes.send(victims, signal.SIGKILL)
         await asking
+    if not victims:
+        raise ViolationError("there is no process that grammars are tried in")

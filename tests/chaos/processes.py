@@ -91,12 +91,19 @@ def find() -> list[Process]:
 
 
 def find_grammar_trials() -> list[Process]:
-    """What replicas try grammars in; they come and go, so that no stage counts them."""
+    """What replicas try grammars in, without its children; they come and go, so that no stage counts them."""
     return [
         Process("grammar trial", pid)
         for pid, command in _commands()
-        if command.endswith(grammar_trial_process.__name__) and is_ours(pid)
+        if command.endswith(grammar_trial_process.__name__) and is_ours(pid) and _leads(pid)
     ]
+
+
+def _leads(pid: int) -> bool:
+    try:
+        return os.getsid(pid) == pid
+    except ProcessLookupError:
+        return False
 
 
 def _commands() -> Iterator[tuple[int, str]]:

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from goose.speculator import Speculator
 from goose_ray.config import EngineConfig
 from goose_ray.engine.engine import Engine
 from goose_ray.engine.grammar import Grammar
+from goose_ray.engine.grammar_trial import GrammarTrial
 from goose_ray.engine.structured import StructuredOutput
 from goose_ray.runner.local import LocalRunner
 
@@ -118,10 +119,10 @@ def test_nobody_waits_for_a_grammar_of_others(app: EngineApp, monkeypatch: pytes
     started, go_on = threading.Event(), threading.Event()
     compile_one = app.engine.grammars.compile
 
-    def slowly(structured: StructuredOutput, passes: Callable[[str], bool]) -> Grammar:
+    def slowly(structured: StructuredOutput, trial: GrammarTrial) -> Grammar:
         started.set()
         assert go_on.wait(60)
-        return compile_one(structured, passes)
+        return compile_one(structured, trial)
 
     monkeypatch.setattr(app.engine.grammars, "compile", slowly)
 

@@ -10,7 +10,7 @@ import pytest
 from serve.application import serving
 from serve.helpers import MODEL, Server, eventually
 
-SERVER = {"autoscaling_config": None, "num_replicas": 1}
+SERVER = {"autoscaling_config": None, "num_replicas": 1, "graceful_shutdown_timeout_s": 120}
 BODY: dict[str, Any] = {
     "model": MODEL,
     "prompt": "Once upon a time",
@@ -29,6 +29,7 @@ def test_a_stream_is_answered_to_its_end(ray_address: str, tmp_path: Path) -> No
             lines = response.iter_lines()
             next(lines)
             server.process.send_signal(signal.SIGINT)
+            eventually(lambda: server.http.get("/health").status_code == 404, within_s=60, what="nobody else gets in")
             rest = [line for line in lines if line]
         assert rest[-1] == "data: [DONE]"
         assert '"finish_reason":"length"' in rest[-2].replace(" ", "")
@@ -44,11 +45,15 @@ def test_who_asks_twice_does_not_wait(ray_address: str, tmp_path: Path) -> None:
             lines = response.iter_lines()
             next(lines)
             server.process.send_signal(signal.SIGINT)
-            _until_logged(server, "has a minute")
+            _until_logged(server, "being answered has 120 s")
             server.process.send_signal(signal.SIGINT)
             with pytest.raises(httpx.HTTPError):
                 list(lines)
-        server.process.wait(120)
+        assert server.process.wait(120) == 0
+        log = server.log.read_text()
+    assert "Aborted" not in log
+    assert "Not all" not in log
+    assert log.rstrip().endswith("Stopped.")
 
 
 def _until_logged(server: Server, text: str) -> None:

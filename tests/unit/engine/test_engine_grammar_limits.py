@@ -146,7 +146,7 @@ def test_who_waits_for_the_compilers_of_others_is_not_to_blame(monkeypatch: pyte
 def test_nor_is_who_asks_a_machine_that_is_too_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grammar_workers, "_TIMEOUT_S", 0.05)
     compiler, release = new_compiler(), threading.Event()
-    monkeypatch.setattr(compiler, "compile", lambda structured, passes: release.wait())
+    monkeypatch.setattr(compiler, "compile", lambda structured, trial: release.wait())
     workers = GrammarWorkers(compiler)
     try:
         with pytest.raises(OverloadedError, match="try again later"):

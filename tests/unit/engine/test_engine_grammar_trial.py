@@ -6,8 +6,11 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +49,12 @@ def chain_of_terminals(length: int) -> str:
     return "start: A0\n" + "".join(f"A{n}:A{n + 1}\n" for n in range(length)) + f'A{length}:"x"\n'
 
 
+def chain_of_rules(length: int, atoms: int) -> str:
+    """GBNF, of which the library looks at all atoms once for each rule."""
+    links = "".join(f"a{n} ::= a{n + 1}\n" for n in range(length))
+    return f'root ::= b\nb ::= {".|" * atoms}root\n{links}a{length} ::= "x"\n'
+
+
 def twice_each(levels: int) -> str:
     twice = {str(n + 1): {"allOf": [{"$ref": f"#/{n}"}] * 2} for n in range(levels)}
     return json.dumps({"0": {"type": "string", "pattern": "a" * 400 + ".*"}, **twice, "$ref": f"#/{levels}"})
@@ -58,6 +67,7 @@ def twice_each(levels: int) -> str:
         ("grammar", 'start: "x" %json {"type": "integer", "multipleOf": 99999989}'),
         ("grammar", "start: A\nA: /.*a.{30}/ & /.*b.{29}/ & ~/.*c.{28}/"),
         ("json_schema", chain_of_references(3300)),
+        ("grammar", chain_of_rules(505, 60_000)),
         ("grammar", chain_of_terminals(7000)),
         ("json_schema", twice_each(24)),
         (
@@ -65,7 +75,7 @@ def twice_each(levels: int) -> str:
             json.dumps({"patternProperties": {f"^{n:04}": True for n in range(999)}, "additionalProperties": False}),
         ),
     ],
-    ids=["multiple", "multiple in Lark", "operators", "references", "terminals", "twice each", "patterns"],
+    ids=["multiple", "multiple in Lark", "operators", "references", "GBNF", "terminals", "twice each", "patterns"],
 )
 def test_what_would_not_end_is_refused(workers: GrammarWorkers, kind: StructuredKind, spec: str) -> None:
     with pytest.raises(InvalidRequestError, match="takes more than 3 s or 256 MiB to compile") as refused:
@@ -117,7 +127,13 @@ def test_who_asks_a_process_that_dies_asks_another_one(compiler: GrammarCompiler
 
 def test_where_all_of_them_die_it_is_nobodys_fault(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = GrammarTrial(lambda: compiler.vocabulary)
-    monkeypatch.setattr(trial, "_asked", lambda process, source: process.kill() or "")
+
+    def killed(process: subprocess.Popen[bytes], *told: Any) -> None:
+        process.kill()
+        process.wait()
+        raise BrokenPipeError
+
+    monkeypatch.setattr(grammar_trial, "_tell", killed)
     try:
         with pytest.raises(OverloadedError, match="try again later"):
             trial.passes("start: /a/")
@@ -155,6 +171,65 @@ def test_nothing_is_left_of_one_that_was_stopped(compiler: GrammarCompiler) -> N
     assert all(process is not None and process.poll() is not None for process in processes)
     with pytest.raises(OverloadedError, match="try again later"):
         workers._trials[0].passes("start: /a/")
+
+
+def test_who_asks_one_that_is_stopped_meanwhile_is_told(compiler: GrammarCompiler) -> None:
+    trial = GrammarTrial(lambda: compiler.vocabulary)
+    trial.start()
+    process = trial._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(trial.passes, "start: /a/" + 200_000 * " ")
+        while not trial._using.locked():
+            pass
+        trial.stop()
+        with pytest.raises(OverloadedError, match="try again later"):
+            asking.result(60)
+    assert process.poll() is not None
+    assert process.stdin is not None
+    assert process.stdin.closed
+
+
+def test_a_question_whose_child_somebody_kills_is_asked_again(compiler: GrammarCompiler) -> None:
+    trial = GrammarTrial(lambda: compiler.vocabulary)
+    trial.start()
+    process = trial._process
+    assert process is not None
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            # takes 3 s
+            asking = pool.submit(trial.passes, 'start: "x" %json {"multipleOf": 99999989}')
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            while not (found := children.read_text().split()):
+                assert not asking.done()
+            os.kill(int(found[0]), signal.SIGKILL)
+            # what it is then told is the second child's end
+            assert not asking.result(60)
+        assert process.poll() is not None
+    finally:
+        trial.stop()
+
+
+def test_a_process_that_could_not_be_told_all_is_not_kept(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[subprocess.Popen[bytes]] = []
+
+    def stuck(process: subprocess.Popen[bytes], *_: Any) -> None:
+        told.append(process)
+        raise TimeoutError
+
+    trial = GrammarTrial(lambda: compiler.vocabulary)
+    monkeypatch.setattr(grammar_trial, "_tell", stuck)
+    with pytest.raises(TimeoutError):
+        trial.start()
+    assert told[0].poll() is not None
+    monkeypatch.undo()
+    try:
+        assert trial.passes("start: /a/")
+    finally:
+        trial.stop()
 
 
 def test_it_ends_with_whoever_started_it(compiler: GrammarCompiler) -> None:
