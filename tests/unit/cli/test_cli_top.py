@@ -118,7 +118,12 @@ def test_a_key_goes_along(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("status", "body", "said"),
-    [(503, b"{}", "answers 503"), (200, b"<html>", "cannot be read"), (200, b"{}", "is no goose server")],
+    [
+        (503, b"{}", "answers 503"),
+        (404, b"<!DOCTYPE HTML>\n<html>", "answers 404: is it a goose server?"),
+        (200, b"<html>", "cannot be read"),
+        (200, b"{}", "is no goose server"),
+    ],
 )
 def test_what_is_no_server_is_told_and_fails(status: int, body: bytes, said: str) -> None:
     with serving(status, body) as url:
