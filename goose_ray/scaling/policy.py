@@ -53,8 +53,13 @@ class Load:
     capacity_tokens_per_s: float = 0.0
 
 
-def replicas_needed(loads: Sequence[Load], *, queued: float, targets: Targets) -> float:
-    """For the load of these replicas, and `queued` requests that have none. 0 without any request, else at least 1."""
+def replicas_needed(
+    loads: Sequence[Load], *, queued: float, targets: Targets, requests_of_late: float = math.inf
+) -> float:
+    """For the load of these replicas, and `queued` requests that have none. 0 without any request, else at least 1, and
+    no more than there were requests of late: one more would have nothing to do, however busy a request keeps the one
+    that has it.
+    """
     waiting = queued + sum(load.waiting for load in loads)
     requests = queued + sum(load.requests for load in loads)
     if not requests:
@@ -67,7 +72,8 @@ def replicas_needed(loads: Sequence[Load], *, queued: float, targets: Targets) -
         # Whatever capacity was measured: they could not do more.
         by_tokens = max(by_tokens, float(len(loads)))
     growth = 1.0 + too_late / max(1.0, requests - waiting)
-    return max(1.0, growth * by_tokens / targets.utilization, growth * by_kv / targets.kv_use)
+    needed = max(growth * by_tokens / targets.utilization, growth * by_kv / targets.kv_use)
+    return max(1.0, min(needed, requests_of_late))
 
 
 class CapacityPolicy:
@@ -129,9 +135,8 @@ class CapacityPolicy:
         if not loads:
             return float(ctx.total_num_requests / ctx.config.get_target_ongoing_requests())
         queued = max(0.0, ctx.total_queued_requests or 0.0)
-        wanted = replicas_needed(loads, queued=queued, targets=self._targets)
-        # One more would have nothing to do, however busy a request keeps the one that has it.
-        wanted = min(wanted, max(1.0, queued + _mean_requests(ctx.raw_metrics)))
+        requests_of_late = queued + _mean_requests(ctx.raw_metrics)
+        wanted = replicas_needed(loads, queued=queued, targets=self._targets, requests_of_late=requests_of_late)
         if len(loads) < ctx.current_num_replicas:
             wanted = max(wanted, float(ctx.target_num_replicas))
         self._tell(ctx, loads, wanted)

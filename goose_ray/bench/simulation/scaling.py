@@ -105,9 +105,7 @@ class FleetScaling:
         if self._target_ongoing is not None:
             return float(requests / self._target_ongoing)
         told = [self._load(replica, int(loads[replica]), now) for replica in serving.tolist()]
-        # as CapacityPolicy: one more than there are requests would have nothing to do
-        needed = replicas_needed(told, queued=waiting, targets=Targets())
-        return min(needed, max(1.0, float(requests)))
+        return replicas_needed(told, queued=waiting, targets=Targets(), requests_of_late=float(requests))
 
     def _load(self, replica: int, requests: int, now: float) -> Load:
         """As many requests as a batch holds: others wait in Serve's queue. KV is not simulated."""

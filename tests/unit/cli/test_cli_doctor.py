@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from http_answers import answering
 from packaging.requirements import Requirement
 
-from goose_ray.cli.checks import software
+from goose_ray.cli.checks import machine, software
 from goose_ray.cli.checks.finding import Finding, Verdict, worst
 from goose_ray.cli.checks.machine import check_cache, check_keys, check_memory, check_model, check_snapshot
 from goose_ray.cli.checks.port import check_port
@@ -163,6 +163,18 @@ def test_a_pool_that_has_no_room_is_told_what_has(tmp_path: Path) -> None:
     # What is free changes while others work here; nine tenths of it stay.
     fitting = GooseConfig(engine=EngineConfig(kv_cache_tokens=max(64, tokens * 9 // 10)))
     assert check_memory(fitting).verdict is Verdict.OK
+
+
+def test_ranks_that_share_a_machine_are_counted_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank has what a process takes; weights and pool are divided among them."""
+    monkeypatch.setattr(machine, "_available_memory", lambda: 1 << 60)
+    shown = []
+    for ranks in (1, 2):
+        found = check_memory(GooseConfig(device="cpu", tensor_parallel_size=ranks)).found
+        if "unknown" in found:
+            pytest.skip("the embedded model is not here: goose model pull")
+        shown.append(float(found.removeprefix("a replica takes ").split(" ", 1)[0]))
+    assert shown[1] - shown[0] == pytest.approx(1.0, abs=0.02)
 
 
 def test_a_cache_that_cannot_be_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
