@@ -138,6 +138,32 @@ def test_a_size_that_a_busy_moment_made_look_dear_is_tried_again() -> None:
     assert model.predict(StepShape(13, 1, 0, 0)) < 0.2
 
 
+@pytest.mark.parametrize(("rows", "learned"), [(64, True), (65, False)])
+def test_of_prefill_only_steps_as_small_as_those_of_trees_say_what_is_too_dear(rows: int, learned: bool) -> None:
+    model = CostModel(max_rows=128)
+    for _ in range(3):
+        model.observe(StepShape(1, 1, 0, 0), 0.05)
+        model.observe(StepShape(rows, 1, 0, 0), 1.5)
+    before = model.predict(StepShape(rows, 1, 0, 0))
+    prefill = SequenceStep(
+        request_id="a",
+        row_start=0,
+        row_end=rows,
+        num_chain=rows,
+        context_slots=np.empty(0, dtype=np.int64),
+        tree=None,
+        sampling=SamplingParams(max_tokens=8),
+        output_position=0,
+        harvest_chain=False,
+    )
+    ids = np.zeros(rows, dtype=np.int64)
+    batch = StepBatch(
+        step_id=0, token_ids=ids, positions=ids, slots=ids, parents=ids, sequences=(prefill,), harvest_k=0
+    )
+    StepCost(model).observe(batch, step_s=0.05, speculation_s=0.0, drafted=False, num_committed=0)
+    assert (model.predict(StepShape(rows, 1, 0, 0)) < before) == learned
+
+
 def test_room_is_kept_for_twice_the_nodes_that_trees_have_lately() -> None:
     cost = StepCost(known([0.1] * 65))
     steps = [
