@@ -4,10 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from goose_ray.api.auth.api_key import hash_of
 from goose_ray.config import EMBEDDED_MODEL, GooseConfig
 from goose_ray.errors import ConfigError
+
+DEPLOYMENTS = sorted((Path(__file__).resolve().parents[3] / "deployments").glob("*.yaml"))
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +21,13 @@ def _no_model_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_arguments_the_embedded_model_is_served() -> None:
     config = GooseConfig.from_args({})
     assert config.model == config.model_name == EMBEDDED_MODEL
+
+
+@pytest.mark.parametrize("file", [None, *DEPLOYMENTS], ids=lambda file: file.stem if file else "no file")
+def test_every_deployment_speculates_unless_told_otherwise(file: Path | None) -> None:
+    args = yaml.safe_load(file.read_text())["applications"][0]["args"] if file else {}
+    engine = GooseConfig.from_args(args).engine
+    assert (engine.policy, engine.budget) == ("anisotropic", "auto")
 
 
 def test_the_environment_names_another_model(monkeypatch: pytest.MonkeyPatch) -> None:
