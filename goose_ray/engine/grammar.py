@@ -17,7 +17,7 @@ from llguidance import LLMatcher
 
 from goose_ray.engine.grammar_vocabulary import GrammarVocabulary, MaskArray
 
-__all__ = ["Grammar", "GrammarState", "Place", "consume", "sole_token"]
+__all__ = ["Grammar", "GrammarState", "Place", "consume"]
 
 _logger = logging.getLogger(__name__)
 _SHOWN_CHARS = 300
@@ -37,8 +37,10 @@ class Place(Enum):
 class Grammar:
     """May be shared by threads, and its requests share what the library learns of it."""
 
-    def __init__(self, compile: Callable[[], LLMatcher], vocabulary: GrammarVocabulary) -> None:
+    def __init__(self, compile: Callable[[], LLMatcher], vocabulary: GrammarVocabulary, *, forces: bool) -> None:
+        """`forces`: the library looks for bytes that must come, of which there must be an end."""
         self.vocabulary = vocabulary
+        self._forces = forces
         self._compile = compile
         self._lock = threading.Lock()
         started_s = time.thread_time()
@@ -57,7 +59,9 @@ class Grammar:
 
     def anew(self) -> "Grammar | None":
         """The same for one output alone; None if others would wait too long for it."""
-        return Grammar(self._compile, self.vocabulary) if self.compile_s <= _LONGEST_ANEW_S else None
+        if self.compile_s > _LONGEST_ANEW_S:
+            return None
+        return Grammar(self._compile, self.vocabulary, forces=self._forces)
 
     def look(self, matcher: LLMatcher) -> tuple[Place, MaskArray]:
         """Where it is, and what may follow; the mask has a meaning where the place is open."""
@@ -77,7 +81,7 @@ class Grammar:
         that one's place: below here the number of rows is the same only where the rows are. It is not kept where the
         next bytes are forced, so there the old one would stay.
         """
-        if not matcher.rollback(num_tokens) or matcher.compute_ff_bytes():
+        if not matcher.rollback(num_tokens) or (self._forces and matcher.compute_ff_bytes()):
             return False
         self.vocabulary.mask(matcher)
         return True
@@ -106,6 +110,11 @@ class GrammarState:
     @property
     def grammar(self) -> Grammar:
         return self._grammar
+
+    @property
+    def is_forced(self) -> bool:
+        """Whether there is one text only that may follow."""
+        return self._grammar.vocabulary.forced(self.mask) is not None
 
     def advance(self, token_ids: Sequence[int]) -> None:
         """Commits output tokens. To be called while the place is open; raises nothing."""
@@ -162,15 +171,6 @@ class GrammarState:
 def consume(matcher: LLMatcher, token_ids: Sequence[int]) -> bool:
     """False: it could not take one, and stays there. One at a time: what the library does in a call has a limit."""
     return all(matcher.consume_token(token) for token in token_ids)
-
-
-def sole_token(mask: MaskArray) -> int | None:
-    """The one token that a mask allows; None if there are others or none."""
-    (words,) = mask.nonzero()
-    if len(words) != 1:
-        return None
-    word = int(mask[words[0]]) & 0xFFFFFFFF
-    return None if word & (word - 1) else 32 * int(words[0]) + word.bit_length() - 1
 
 
 def error_of(matcher: LLMatcher) -> str:

@@ -7,7 +7,6 @@ the client's fault and says so.
 
 import json
 import logging
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -15,15 +14,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, LLParserLimits
-from llguidance.gbnf_to_lark import gbnf_to_lark
 
+from goose_ray.engine import gbnf
 from goose_ray.engine.grammar import Grammar, error_of
-from goose_ray.engine.grammar_preface import behind
+from goose_ray.engine.grammar_preface import behind, unforced
 from goose_ray.engine.grammar_trial import TRIAL_CPU_S, TRIAL_MEMORY_BYTES, GrammarTrial
 from goose_ray.engine.grammar_vocabulary import GrammarVocabulary
 from goose_ray.engine.structured import SCHEMA_OPTIONS, StructuredOutput
 from goose_ray.engine.tokenizer import Tokenizer
-from goose_ray.errors import InvalidRequestError, OverloadedError
+from goose_ray.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
@@ -37,11 +36,10 @@ _MAX_SPEC_CHARS = 128 * 1024
 _SHOWN_CHARS = 300
 # What is kept: so many, which took so long to compile in all. A large one takes 80 MB for each second.
 _MAX_GRAMMARS, _MAX_KEPT_S = 32, 4.0
-# What the library takes for Lark and not GBNF. Its own expression looks for blanks over the ends of lines, in time that
-# grows with the square of their number.
-_IS_LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start[^\S\n]*:)", re.MULTILINE)
 # Of the library's lexer, at one or two kilobytes: they are kept as long as the grammar is.
 _MAX_LEXER_STATES = 20_000
+# One of them is in every regular expression without a longest text.
+_ENDLESS = frozenset("*+{")
 # Some, but a model that has lost its way must not write blanks until its tokens are used up.
 _DEFAULTS: "JsonCompileOptions" = {"whitespace_pattern": r"[ \t\n\r]{1,40}"}
 
@@ -120,20 +118,20 @@ def _compiled(structured: StructuredOutput, vocabulary: GrammarVocabulary, trial
             f"{param} must have at most {_MAX_SPEC_CHARS} characters, not {len(structured.spec)}", param
         )
     try:
-        source = _source(structured, trial)
-        if source is not None and structured.preface is not None:
+        source, forces = _source(structured)
+        if structured.preface is not None:
             source = behind(structured.preface, source, vocabulary.tokenizer)
-    except OverloadedError:
-        raise
     except Exception as error:
         raise InvalidRequestError(f"{param} is no valid {kind}: {str(error)[:_SHOWN_CHARS]}", param) from None
-    if source is None or (trial is not None and not trial.passes(source)):
+    if trial is not None and not trial.passes(source):
         raise InvalidRequestError(
             f"{param} takes more than {TRIAL_CPU_S} s or {TRIAL_MEMORY_BYTES >> 20} MiB to compile, or is nested too "
             f"deeply: make it simpler",
             param,
         )
-    grammar = Grammar(lambda: LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=_limits()), vocabulary)
+    grammar = Grammar(
+        lambda: LLMatcher(vocabulary.tokenizer, source, log_level=0, limits=_limits()), vocabulary, forces=forces
+    )
     matcher = grammar.matcher()
     if matcher.is_error():
         raise InvalidRequestError(f"{param} is no valid {kind}: {error_of(matcher)}", param)
@@ -142,29 +140,29 @@ def _compiled(structured: StructuredOutput, vocabulary: GrammarVocabulary, trial
     return grammar
 
 
-def _source(structured: StructuredOutput, trial: GrammarTrial | None) -> str | None:
-    """The library's grammar, None if `trial` finds that it takes too much. What it raises says what is wrong, or is
-    `trial`'s.
-    """
+def _source(structured: StructuredOutput) -> tuple[str, bool]:
+    """The library's grammar, and whether it may look for bytes that must come. What it raises says what is wrong."""
     spec = structured.spec
     if structured.kind == "regex":
-        return LLMatcher.grammar_from_regex(spec)
+        return LLMatcher.grammar_from_regex(spec), True
     if structured.kind == "grammar":
-        lark: str | None = spec
-        if not _IS_LARK.search(spec):
-            lark = gbnf_to_lark(spec) if trial is None else trial.lark_of(spec)
-        return None if lark is None else LLMatcher.grammar_from_lark(lark)
+        text = spec.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+        return unforced(LLMatcher.grammar_from_lark(gbnf.lark_of(text) if gbnf.is_gbnf(text) else text)), False
     if structured.kind == "choice":
         # A terminal, of which one may have thousands; rules with that many alternatives are too much for the parser.
-        return LLMatcher.grammar_from_lark(
-            "start: ONE\nONE: " + " | ".join(json.dumps(one) for one in json.loads(spec))
-        )
+        one_of = " | ".join(json.dumps(one) for one in json.loads(spec))
+        return LLMatcher.grammar_from_lark(f"start: ONE\nONE: {one_of}"), True
     schema = {"type": "object"} if structured.kind == "json_object" else json.loads(spec)
     if not isinstance(schema, dict):
         raise ValueError("it must be a JSON object")
     options = schema.get(SCHEMA_OPTIONS, {})
-    chosen = isinstance(options, dict) and not options.keys().isdisjoint(("whitespace_flexible", "whitespace_pattern"))
-    return LLMatcher.grammar_from_json_schema(schema, defaults=None if chosen else _DEFAULTS)
+    options = options if isinstance(options, dict) else {}
+    chosen = not options.keys().isdisjoint(("whitespace_flexible", "whitespace_pattern"))
+    source = LLMatcher.grammar_from_json_schema(schema, defaults=None if chosen else _DEFAULTS)
+    # blanks and separators that have no end
+    if any(isinstance(value, str) and not _ENDLESS.isdisjoint(value) for value in options.values()):
+        return unforced(source), False
+    return source, True
 
 
 def _limits() -> LLParserLimits:

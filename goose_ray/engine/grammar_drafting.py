@@ -1,6 +1,7 @@
 """The grammars' part in a step's drafts: every tree of a structured output constrained, and what is forced drafted.
 
-Forced tokens cost no search and are never rejected, so they come before what a policy proposes. They are credited to
+Forced tokens cost no search and are hardly ever rejected (where their text may be cut otherwise), so they come before
+what a policy proposes. They are credited to
 the source `grammar`. Knows no model; what the grammars say it takes as it is.
 """
 
@@ -14,7 +15,7 @@ from goose.sources.registry import SOURCE_NAMES
 from goose.speculator import AUTOMATIC_NODES
 from goose.tree import TokenTree
 from goose_ray.config import EngineConfig
-from goose_ray.engine.grammar import GrammarState, sole_token
+from goose_ray.engine.grammar import GrammarState
 from goose_ray.engine.grammar_trees import constrain
 from goose_ray.engine.grammar_vocabulary import MaskArray
 from goose_ray.engine.sequence import SequenceState
@@ -45,7 +46,7 @@ class GrammarDrafting:
         wanted = sum(
             min(_RESERVED, self.max_nodes - 1, sequence.num_remaining - 1)
             for sequence in sequences
-            if sequence.grammar is not None and self._forces(sequence) and sole_token(sequence.grammar.mask) is not None
+            if sequence.grammar is not None and self._forces(sequence) and sequence.grammar.is_forced
         )
         return min(wanted, max_draft_nodes)
 

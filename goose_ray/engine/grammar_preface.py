@@ -1,6 +1,7 @@
-"""A grammar with free text before it: what a model thinks before an answer that has a shape.
+"""Grammars of the library that have another one in them: one with free text before it, which is what a model thinks
+before an answer that has a shape, and one of strangers.
 
-Knows the grammar library's language, and of the text only the marks around it.
+Knows the library's language, and of the text only the marks around it.
 """
 
 import json
@@ -10,12 +11,16 @@ from llguidance import LLTokenizer
 
 from goose_ray.engine.structured import Preface
 
-__all__ = ["behind"]
+__all__ = ["behind", "unforced"]
 
 # Models go on with a line or two after the mark; more than these might be all that they write.
 _LARK = """\
 start: {start} @shape
 GAP: /[ \\t\\r\\n]{{0,8}}/
+"""
+_UNFORCED = """\
+%llguidance {"no_forcing": true}
+start: @unforced
 """
 _UP_TO_TEXT = "text[suffix={end}]: /(?s:.*)/\n"
 _UP_TO_TOKEN = "text: TEXT {end}\nTEXT: /(?s:.*)/\n"
@@ -33,6 +38,14 @@ def behind(preface: Preface, source: str, tokenizer: LLTokenizer) -> str:
     shape, *others = _grammars(source)
     lark = _LARK.format(start=start) + text
     return json.dumps({"grammars": [{"lark_grammar": lark}, {**shape, "name": "shape"}, *others]})
+
+
+def unforced(source: str) -> str:
+    """The grammar `source`, for which the library looks at one token after the other, and not for bytes that must come:
+    where a terminal swallows what should follow it (`/a*/ "a"`) it would find them without end.
+    """
+    first, *others = _grammars(source)
+    return json.dumps({"grammars": [{"lark_grammar": _UNFORCED}, {**first, "name": "unforced"}, *others]})
 
 
 def _grammars(source: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from goose.tree import TokenTree
-from goose_ray.engine.grammar import GrammarState, Place, consume, sole_token
+from goose_ray.engine.grammar import GrammarState, Place, consume
 from goose_ray.engine.grammar_vocabulary import MaskArray
 
 __all__ = ["ConstrainedTree", "constrain"]
@@ -101,9 +101,9 @@ class _Walk:
                 pending += [(grandchild, child) for grandchild in reversed(below[node])]
 
     def add_forced(self, node: int) -> None:
-        """The run of tokens below a node that nothing else may stand in for."""
+        """The run of tokens below a node that are the only text that may stand there."""
         for _ in range(_LONGEST_FORCED if self._forced_bit else 0):
-            token = sole_token(self._masks[node])
+            token = self._state.grammar.vocabulary.forced(self._masks[node])
             child = None if token is None else self._add(node, token, self._forced_bit, 1.0)
             if child is None:
                 return

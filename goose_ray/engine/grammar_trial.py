@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from goose_ray.engine.grammar_trial_process import COMPILE, CONVERT, ENDED, KILLED
+from goose_ray.engine.grammar_trial_process import ENDED, KILLED
 from goose_ray.errors import OverloadedError
 
 __all__ = ["TRIAL_CPU_S", "TRIAL_MEMORY_BYTES", "GrammarTrial"]
@@ -49,20 +49,22 @@ class GrammarTrial:
         """Whether the library comes to an end with its grammar `source`, be it with an error. Raises OverloadedError if
         that cannot be found out now.
         """
-        is_ended, _ = self._answer(COMPILE, source)
-        return is_ended
-
-    def lark_of(self, gbnf: str) -> str | None:
-        """None if that takes too much. Raises ValueError for what is no GBNF, OverloadedError as `passes`."""
-        is_ended, found = self._answer(CONVERT, gbnf)
-        # nothing: all memory was used
-        if not is_ended or found is None:
-            return None
-        lark: str | None
-        lark, wrong = found
-        if lark is None:
-            raise ValueError(wrong)
-        return lark
+        with self._using:
+            try:
+                for _ in range(_ATTEMPTS):
+                    # that the process has died
+                    with contextlib.suppress(BrokenPipeError):
+                        verdict = self._asked(source)
+                        if verdict != KILLED:
+                            return verdict == ENDED
+                    self._end()
+                reason = "its processes are killed"
+            except OSError as error:
+                # It takes far longer than it may, if it is there at all.
+                self._end()
+                reason = str(error)
+        _logger.warning("structured output cannot be looked at: %s", reason)
+        raise OverloadedError("structured output cannot be looked at now; try again later")
 
     def start(self) -> None:
         """Before somebody waits for it. Raises OSError."""
@@ -84,32 +86,12 @@ class GrammarTrial:
             finally:
                 self._using.release()
 
-    def _answer(self, what: str, text: str) -> tuple[bool, Any]:
-        """Whether the work came to its end, and what it found."""
-        with self._using:
-            try:
-                for _ in range(_ATTEMPTS):
-                    # that the process has died
-                    with contextlib.suppress(BrokenPipeError):
-                        verdict, found = self._asked(what, text)
-                        if verdict != KILLED:
-                            return verdict == ENDED, found
-                    self._end()
-                reason = "its processes are killed"
-            except OSError as error:
-                # It takes far longer than it may, if it is there at all.
-                self._end()
-                reason = str(error)
-        _logger.warning("structured output cannot be looked at: %s", reason)
-        raise OverloadedError("structured output cannot be looked at now; try again later")
-
-    def _asked(self, what: str, text: str) -> list[Any]:
-        """Raises BrokenPipeError if the process has died, TimeoutError if it does not answer."""
+    def _asked(self, source: str) -> str:
+        """The verdict. Raises BrokenPipeError if the process has died, TimeoutError if it does not answer."""
         until_s = time.monotonic() + _TIMEOUT_S
         process = self._started(until_s)
-        _tell(process, [what, text], until_s)
-        answer: list[Any] = json.loads(_line(process, until_s))
-        return answer
+        _tell(process, source, until_s)
+        return _line(process, until_s).decode().strip()
 
     def _started(self, until_s: float) -> subprocess.Popen[bytes]:
         with self._lock:

@@ -16,6 +16,8 @@ __all__ = ["GrammarVocabulary", "MaskArray"]
 
 MaskArray = NDArray[np.int32]
 _BITS = 32
+# As many tokens are the beginnings of one text at most; more are not looked at.
+_MOST_BEGINNINGS = 16
 
 
 class GrammarVocabulary:
@@ -46,6 +48,20 @@ class GrammarVocabulary:
     def goes_on(self, mask: MaskArray) -> bool:
         """Whether it allows any token but the end of sequence."""
         return bool((mask & self._not_eos).any())
+
+    def forced(self, mask: MaskArray) -> int | None:
+        """The longest token that a mask allows, if all others begin it: there is one text only. None if not."""
+        (words,) = mask.nonzero()
+        if not 0 < len(words) <= _MOST_BEGINNINGS or (mask & ~self._not_eos).any():
+            return None
+        bits = np.unpackbits(mask[words].view(np.uint8), bitorder="little").reshape(len(words), _BITS)
+        rows, columns = bits.nonzero()
+        tokens = (words[rows] * _BITS + columns).tolist()
+        if len(tokens) > _MOST_BEGINNINGS:
+            return None
+        texts = {token: self.tokenizer.decode_bytes([token]) for token in tokens}
+        longest = max(tokens, key=lambda token: len(texts[token]))
+        return longest if all(texts[longest].startswith(text) for text in texts.values()) else None
 
 
 def _bits(tokens: Iterable[int], num_words: int) -> MaskArray:

@@ -55,7 +55,7 @@ _regexes = st.recursive(
     ),
     max_leaves=8,
 )
-_JSON = [
+_SHAPES = [
     StructuredOutput("json_object"),
     StructuredOutput("json_schema", '{"type": "array", "items": {"type": "object"}}'),
     # forced bytes before what tells branches apart
@@ -87,7 +87,7 @@ def test_a_walk_leaves_no_trace(regex: str, seed: int) -> None:
         assert re.fullmatch(f"a?({regex})b", text)
 
 
-@pytest.mark.parametrize("structured", _JSON, ids=lambda structured: structured.kind)
+@pytest.mark.parametrize("structured", _SHAPES, ids=lambda structured: structured.kind)
 @given(seed=st.integers(0, 2**16))
 def test_a_walk_over_a_parser_s_places_leaves_no_trace(structured: StructuredOutput, seed: int) -> None:
     _walked(structured, Random(seed))

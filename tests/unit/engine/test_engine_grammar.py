@@ -13,7 +13,7 @@ from goose.speculator import Speculator
 from goose.tree import TokenTree
 from goose_ray.config import EngineConfig
 from goose_ray.engine.engine import Engine
-from goose_ray.engine.grammar import GrammarState, Place, sole_token
+from goose_ray.engine.grammar import GrammarState, Place
 from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.grammar_trees import ConstrainedTree, constrain
 from goose_ray.engine.request import GenerationRequest
@@ -105,7 +105,7 @@ def test_masks_say_what_may_follow_and_where_it_may_end(compiler: GrammarCompile
 def test_a_finished_grammar_is_complete_without_an_end_token(compiler: GrammarCompiler) -> None:
     state = start(compiler, "abc")
     state.advance([ord("a"), ord("b")])
-    assert (state.place, sole_token(state.mask)) == (Place.OPEN, ord("c"))
+    assert (state.place, state.grammar.vocabulary.forced(state.mask)) == (Place.OPEN, ord("c"))
     state.advance([ord("c")])
     assert state.place is Place.COMPLETE
 

@@ -15,7 +15,7 @@ from goose_ray.engine.grammar import GrammarState, Place
 from goose_ray.engine.grammar_compiler import GrammarCompiler
 from goose_ray.engine.grammar_trees import constrain
 from goose_ray.engine.grammar_workers import GrammarWorkers
-from goose_ray.engine.structured import StructuredOutput
+from goose_ray.engine.structured import StructuredKind, StructuredOutput
 from goose_ray.errors import OverloadedError
 
 WORDS = StructuredOutput("regex", r"([a-z]+[ ,.]?){1,60}")
@@ -41,6 +41,34 @@ def test_drafts_are_looked_at_no_longer_than_a_batch_may_wait() -> None:
     assert num_drafts(9.0) == 0
     state.advance(list(b"me"))
     assert num_drafts(9.0) == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "text"),
+    [
+        ("grammar", 'root ::= w "a"\nw ::= [a]*', "aaaaaaaa"),
+        ("grammar", 'start: "x" /a*/ "a"', "xaaaaaaa"),
+        ("grammar", 'start: "[" %json {"type": "null"} /b+/ "b"', "[nullbbbb"),
+        ("json_schema", '{"enum": [[1, 2]], "x-guidance": {"whitespace_pattern": ";*", "item_separator": ";"}}', "[1;"),
+    ],
+)
+def test_what_swallows_its_own_end_is_no_loop(kind: StructuredKind, spec: str, text: str) -> None:
+    """The library would look for bytes that must come, find the same one without end, and hold the whole batch up."""
+    state = GrammarState(new_compiler().compile(StructuredOutput(kind, spec)))
+
+    def go() -> None:
+        for byte in text.encode():
+            state.advance([byte])
+            tree = TokenTree.from_parents([byte, byte, byte], [-1, 0, 1])
+            constrain(state, tree, max_depth=9, max_draft_nodes=9, forced_bit=8, patience_s=9.0)
+
+    # one that does not end cannot be ended
+    thread = threading.Thread(target=go, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert state.has_all
+    assert state.place is Place.OPEN
 
 
 def test_large_grammars_are_kept_until_others_come(monkeypatch: pytest.MonkeyPatch) -> None:
