@@ -14,6 +14,7 @@ from goose_ray.api.backend import Backend
 from goose_ray.api.calls import Delta, GenerateCall
 from goose_ray.api.errors import to_reply
 from goose_ray.api.rendering import Renderer
+from goose_ray.errors import EngineDeadError
 
 __all__ = ["EVENT_HEADERS", "collect", "event_stream", "merged"]
 
@@ -108,7 +109,10 @@ async def event_stream(
             yield _event(renderer.usage_chunk(answers).to_json())
     except Exception as error:
         reply = to_reply(error)
-        if reply.status >= 500:
+        if isinstance(error, EngineDeadError):
+            # nobody's fault, and said in full
+            logger.warning("a stream ended on the way: %s", error)
+        elif reply.status >= 500:
             logger.exception("a stream failed on the way")
         yield _event(json.dumps(reply.body()))
     yield _DONE

@@ -61,9 +61,10 @@ def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
     try:
         threading.Thread(target=watch.run, name="goose-watch", daemon=True).start()
         cli.main(["run", str(file)], prog_name="serve", standalone_mode=False)
-    except SystemExit:
-        # its end, for whatever reason
-        pass
+    except (SystemExit, KeyboardInterrupt, click.Abort):
+        # its end, for whatever reason, which more signals may have broken off
+        with contextlib.suppress(KeyboardInterrupt):
+            ray.shutdown()
     finally:
         watch.over.set()
         for number, handler in before.items():

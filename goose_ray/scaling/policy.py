@@ -57,8 +57,8 @@ def replicas_needed(
     loads: Sequence[Load], *, queued: float, targets: Targets, requests_of_late: float = math.inf
 ) -> float:
     """For the load of these replicas, and `queued` requests that have none. 0 without any request, else at least 1, and
-    no more than there were requests of late: one more would have nothing to do, however busy a request keeps the one
-    that has it.
+    no more than there were requests of late or wait: one more would have nothing to do, however busy a request keeps
+    the one that has it.
     """
     waiting = queued + sum(load.waiting for load in loads)
     requests = queued + sum(load.requests for load in loads)
@@ -73,7 +73,7 @@ def replicas_needed(
         by_tokens = max(by_tokens, float(len(loads)))
     growth = 1.0 + too_late / max(1.0, requests - waiting)
     needed = max(growth * by_tokens / targets.utilization, growth * by_kv / targets.kv_use)
-    return max(1.0, min(needed, requests_of_late))
+    return max(1.0, min(needed, max(requests_of_late, waiting)))
 
 
 class CapacityPolicy:
@@ -167,10 +167,11 @@ def loads_of(metrics: Mapping[str, Mapping[Any, Sequence[Any]]]) -> list[Load]:
 
 def _mean_requests(metrics: Mapping[str, Mapping[Any, Sequence[Any]]]) -> float:
     """Of all replicas, over what Serve keeps (`look_back_period_s`): of a client that asks one thing after the other
-    there is one at a time, wherever it was.
+    there is one at a time, wherever it was. A replica that was not there yet had none.
     """
-    each = (series for series in metrics["requests"].values() if series)
-    return sum(sum(float(point.value) for point in series) / len(series) for series in each)
+    series = metrics["requests"].values()
+    longest = max((len(each) for each in series), default=0)
+    return sum(float(point.value) for each in series for point in each) / max(1, longest)
 
 
 def _part(value: float, whole: float) -> float:

@@ -157,8 +157,17 @@ def test_one_request_needs_one_replica_however_busy_it_keeps_it() -> None:
     # one after the other, by another replica each time
     assert wanted((0, 1, 0, 1), (1, 0, 1, 0)) == 1.0
     assert wanted((1, 1), queued=1) > 1.0
+    # by another one that was not there yet
+    assert wanted((1, 1, 1, 1, 0), (1,)) == 1.0
     # of two clients, one is between two requests
     assert wanted((2, 2, 1)) > 1.0
+
+
+def test_what_waits_after_a_silence_needs_no_past() -> None:
+    full = replace(BUSY, requests=3, waiting=2, finished_per_s=0.0, kv_use=1.0)
+    told = context(AutoscalingConfig(min_replicas=1, max_replicas=9), 1, 0.0, {}, [full])
+    told.raw_metrics["requests"] = {0: [SimpleNamespace(value=value) for value in (*[0] * 29, 3)]}
+    assert CapacityPolicy()(told)[0] == 2.0
 
 
 def test_why_the_number_changes_is_logged_now_and_then(
