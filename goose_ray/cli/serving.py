@@ -63,7 +63,8 @@ def run(file: Path, deployment: DeploymentFile, *, address: str | None) -> None:
         cli.main(["run", str(file)], prog_name="serve", standalone_mode=False)
     except (SystemExit, KeyboardInterrupt, click.Abort):
         # its end, for whatever reason, which more signals may have broken off
-        with contextlib.suppress(KeyboardInterrupt):
+        watch.over.set()
+        with contextlib.suppress(Exception, KeyboardInterrupt):
             ray.shutdown()
     finally:
         watch.over.set()

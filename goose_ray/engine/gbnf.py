@@ -2,8 +2,9 @@
 
 https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md says what it is.
 
-A rule that names no recursive one is a terminal, which the library reads as long as it can, and fast. Line ends are
-blanks: a rule ends where the next one begins.
+A rule that names no recursive one, not even itself, is a terminal: a regular expression, which the library reads fast,
+and as long as it can where something follows it in a recursive rule. Line ends are blanks: a rule ends where the next
+one begins.
 """
 
 import json
@@ -40,8 +41,9 @@ def lark_of(text: str) -> str:
     """Raises ValueError for what is no GBNF."""
     bodies = _bodies(text)
     names = _names(bodies)
+    start = "" if names["root"] == "start" else f"start: {names['root']}\n"
     # a name that is referred to stands in a list of its own
-    return "".join(
+    return start + "".join(
         f"{names[rule]}: {' '.join(names[part[0]] if isinstance(part, list) else part for part in body)}\n"
         for rule, body in bodies.items()
     )
@@ -95,7 +97,10 @@ def _bodies(text: str) -> dict[str, list[str | list[str]]]:
             elif found["times"]:
                 if item is None:
                     raise ValueError(f"there is nothing that {value} could repeat")
-                body[item:] = _repeated(body[item:], found)
+                if (times := _times(found)) is None:
+                    body[item:] = [_NOTHING]
+                else:
+                    body.append(times)
                 item = None
             else:
                 item, is_empty = len(body), False
@@ -108,14 +113,15 @@ def _bodies(text: str) -> dict[str, list[str | list[str]]]:
     return bodies
 
 
-def _repeated(item: list[str | list[str]], found: re.Match[str]) -> list[str | list[str]]:
+def _times(found: re.Match[str]) -> str | None:
+    """In Lark; None for never."""
     if found["least"] is None:
-        return [*item, found["times"]]
+        return found["times"]
     least = int(found["least"])
     most = int(found["most"]) if found["most"] else None if found["more"] else least
     if most is not None and most < least:
         raise ValueError(f"{found['times']} ends before it begins")
-    return [_NOTHING] if most == 0 else [*item, f"{{{least},{'' if most is None else most}}}"]
+    return None if most == 0 else f"{{{least},{'' if most is None else most}}}"
 
 
 def _terminal(kind: str, found: re.Match[str]) -> str:
@@ -188,8 +194,7 @@ def _names(bodies: dict[str, list[str | list[str]]]) -> dict[str, str]:
     for number, rule in enumerate(bodies):
         name = f"r{number}_" + rule.replace("-", "_").lower()
         names[rule] = name.upper() if rule in terminals else name
-    # a terminal cannot be where a grammar starts
-    return {**names, "root": "start"}
+    return names if "root" in terminals else {**names, "root": "start"}
 
 
 def _line(text: str, position: int) -> int:

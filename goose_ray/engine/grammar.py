@@ -21,6 +21,8 @@ __all__ = ["Grammar", "GrammarState", "Place", "consume"]
 
 _logger = logging.getLogger(__name__)
 _SHOWN_CHARS = 300
+# As many tokens are the beginnings of one text at most; more are not looked at.
+_MOST_BEGINNINGS = 16
 # While a batch waits: what a grammar may have taken to compile to be compiled anew, and how long its masks may take.
 _LONGEST_ANEW_S = 0.05
 _LONGEST_MASKS_S = 0.25
@@ -62,6 +64,12 @@ class Grammar:
         if self.compile_s > _LONGEST_ANEW_S:
             return None
         return Grammar(self._compile, self.vocabulary, forces=self._forces)
+
+    def forced(self, mask: MaskArray) -> int | None:
+        """The token that is next if there is one text only: that one where the library has cut the text, else the
+        longest, in whose place the model may choose a shorter one.
+        """
+        return self.vocabulary.forced(mask, most=1 if self._forces else _MOST_BEGINNINGS)
 
     def look(self, matcher: LLMatcher) -> tuple[Place, MaskArray]:
         """Where it is, and what may follow; the mask has a meaning where the place is open."""
@@ -114,7 +122,7 @@ class GrammarState:
     @property
     def is_forced(self) -> bool:
         """Whether there is one text only that may follow."""
-        return self._grammar.vocabulary.forced(self.mask) is not None
+        return self._grammar.forced(self.mask) is not None
 
     def advance(self, token_ids: Sequence[int]) -> None:
         """Commits output tokens. To be called while the place is open; raises nothing."""

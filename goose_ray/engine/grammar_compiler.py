@@ -7,6 +7,7 @@ the client's fault and says so.
 
 import json
 import logging
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -38,8 +39,9 @@ _SHOWN_CHARS = 300
 _MAX_GRAMMARS, _MAX_KEPT_S = 32, 4.0
 # Of the library's lexer, at one or two kilobytes: they are kept as long as the grammar is.
 _MAX_LEXER_STATES = 20_000
-# One of them is in every regular expression without a longest text.
-_ENDLESS = frozenset("*+{")
+# Of the client's own expressions those that no other part of JSON goes on with: these separators, and blanks.
+_PLAIN = {("item_separator", ", "), ("key_separator", ": ")}
+_BLANKS = re.compile(r"(?:[\s\[\]()|*+?]|\\[tnrs]|\{[\d,]*\})*")
 # Some, but a model that has lost its way must not write blanks until its tokens are used up.
 _DEFAULTS: "JsonCompileOptions" = {"whitespace_pattern": r"[ \t\n\r]{1,40}"}
 
@@ -159,10 +161,10 @@ def _source(structured: StructuredOutput) -> tuple[str, bool]:
     options = options if isinstance(options, dict) else {}
     chosen = not options.keys().isdisjoint(("whitespace_flexible", "whitespace_pattern"))
     source = LLMatcher.grammar_from_json_schema(schema, defaults=None if chosen else _DEFAULTS)
-    # blanks and separators that have no end
-    if any(isinstance(value, str) and not _ENDLESS.isdisjoint(value) for value in options.values()):
-        return unforced(source), False
-    return source, True
+    own = {(name, value) for name, value in options.items() if isinstance(value, str)} - _PLAIN
+    if all(name == "whitespace_pattern" and _BLANKS.fullmatch(value) for name, value in own):
+        return source, True
+    return unforced(source), False
 
 
 def _limits() -> LLParserLimits:

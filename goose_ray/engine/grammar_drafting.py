@@ -1,8 +1,8 @@
 """The grammars' part in a step's drafts: every tree of a structured output constrained, and what is forced drafted.
 
-Forced tokens cost no search and are hardly ever rejected (where their text may be cut otherwise), so they come before
-what a policy proposes. They are credited to
-the source `grammar`. Knows no model; what the grammars say it takes as it is.
+Forced tokens cost no search and are not rejected but where a stranger's grammar leaves it to the model how their text
+is cut, so they come before what a policy proposes. They are credited to the source `grammar`. Knows no model; what the
+grammars say it takes as it is.
 """
 
 import logging

@@ -103,7 +103,7 @@ class _Walk:
     def add_forced(self, node: int) -> None:
         """The run of tokens below a node that are the only text that may stand there."""
         for _ in range(_LONGEST_FORCED if self._forced_bit else 0):
-            token = self._state.grammar.vocabulary.forced(self._masks[node])
+            token = self._state.grammar.forced(self._masks[node])
             child = None if token is None else self._add(node, token, self._forced_bit, 1.0)
             if child is None:
                 return

@@ -16,8 +16,6 @@ __all__ = ["GrammarVocabulary", "MaskArray"]
 
 MaskArray = NDArray[np.int32]
 _BITS = 32
-# As many tokens are the beginnings of one text at most; more are not looked at.
-_MOST_BEGINNINGS = 16
 
 
 class GrammarVocabulary:
@@ -49,15 +47,19 @@ class GrammarVocabulary:
         """Whether it allows any token but the end of sequence."""
         return bool((mask & self._not_eos).any())
 
-    def forced(self, mask: MaskArray) -> int | None:
-        """The longest token that a mask allows, if all others begin it: there is one text only. None if not."""
+    def forced(self, mask: MaskArray, *, most: int) -> int | None:
+        """The longest token that a mask of at most `most` allows, if all others begin it: there is one text only. None
+        if not.
+        """
         (words,) = mask.nonzero()
-        if not 0 < len(words) <= _MOST_BEGINNINGS or (mask & ~self._not_eos).any():
+        if not 0 < len(words) <= most or (mask & ~self._not_eos).any():
             return None
         bits = np.unpackbits(mask[words].view(np.uint8), bitorder="little").reshape(len(words), _BITS)
         rows, columns = bits.nonzero()
         tokens = (words[rows] * _BITS + columns).tolist()
-        if len(tokens) > _MOST_BEGINNINGS:
+        if len(tokens) == 1:
+            return int(tokens[0])
+        if len(tokens) > most:
             return None
         texts = {token: self.tokenizer.decode_bytes([token]) for token in tokens}
         longest = max(tokens, key=lambda token: len(texts[token]))

@@ -64,6 +64,9 @@ def takes(spec: str, text: str) -> bool:
         ('root ::= "a"\n | "b" # or that: | "c"\n', ["a", "b"], ["c"]),
         ('\ufeffroot ::= "a\nb"\r\n\r\n', ["a\nb"], ["ab"]),
         ('root ::= "(" root ")" | "x"', ["x", "((x))"], ["(x", "()"]),
+        ('root ::= w "end"\nw ::= [a-z]*', ["end", "endend", "enxend"], ["en", "endx"]),
+        ('root ::= ws " " "b"\nws ::= " "*', [" b", "   b"], ["b"]),
+        ('root ::= ("a" | "ab") ("c" | "bcd")', ["abcd", "abc", "ac"], ["abd"]),
         (JSON, ['{"a": ["b", {}], "\\u00e9": null}', "{}"], ['{"a"}', "[]", '{"\x7f": true}']),
     ],
 )  # fmt: skip

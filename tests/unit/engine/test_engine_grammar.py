@@ -105,7 +105,7 @@ def test_masks_say_what_may_follow_and_where_it_may_end(compiler: GrammarCompile
 def test_a_finished_grammar_is_complete_without_an_end_token(compiler: GrammarCompiler) -> None:
     state = start(compiler, "abc")
     state.advance([ord("a"), ord("b")])
-    assert (state.place, state.grammar.vocabulary.forced(state.mask)) == (Place.OPEN, ord("c"))
+    assert (state.place, state.grammar.forced(state.mask)) == (Place.OPEN, ord("c"))
     state.advance([ord("c")])
     assert state.place is Place.COMPLETE
 

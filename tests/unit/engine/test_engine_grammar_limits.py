@@ -20,6 +20,12 @@ from goose_ray.errors import OverloadedError
 
 WORDS = StructuredOutput("regex", r"([a-z]+[ ,.]?){1,60}")
 
+# what ends a number is what it may go on with
+ZEROS = (
+    '{"type": "array", "minItems": 2, "items": {"type": "number", "maximum": 2},'
+    ' "x-guidance": {"whitespace_flexible": false, "item_separator": "0"}}'
+)
+
 
 def new_compiler() -> GrammarCompiler:
     return GrammarCompiler(FakeTokenizer(specials=(EOS,)), vocab_size=257, eos_token_ids=(EOS,))
@@ -50,6 +56,7 @@ def test_drafts_are_looked_at_no_longer_than_a_batch_may_wait() -> None:
         ("grammar", 'start: "x" /a*/ "a"', "xaaaaaaa"),
         ("grammar", 'start: "[" %json {"type": "null"} /b+/ "b"', "[nullbbbb"),
         ("json_schema", '{"enum": [[1, 2]], "x-guidance": {"whitespace_pattern": ";*", "item_separator": ";"}}', "[1;"),
+        ("json_schema", ZEROS, "[2.0"),
     ],
 )
 def test_what_swallows_its_own_end_is_no_loop(kind: StructuredKind, spec: str, text: str) -> None:
