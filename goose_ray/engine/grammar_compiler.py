@@ -41,7 +41,7 @@ _MAX_GRAMMARS, _MAX_KEPT_S = 32, 4.0
 _MAX_LEXER_STATES = 20_000
 # Of the client's own expressions those that no other part of JSON goes on with: these separators, and blanks.
 _PLAIN = {("item_separator", ", "), ("key_separator", ": ")}
-_BLANKS = re.compile(r"(?:[\s\[\]()|*+?]|\\[tnrs]|\{[\d,]*\})*")
+_BLANKS = re.compile(r"(?:(?:[ \t\n\r]|\\[tnrs]|\[(?:[ \t\n\r]|\\[tnrs])+\])(?:[*+?]|\{[0-9,]*\})?)*")
 # Some, but a model that has lost its way must not write blanks until its tokens are used up.
 _DEFAULTS: "JsonCompileOptions" = {"whitespace_pattern": r"[ \t\n\r]{1,40}"}
 

@@ -35,7 +35,7 @@ ELSEWHERE = {
     "ray get-auth-token": "a home directory of its own",
     "ray up": "a cloud",
     "serve run": "tests/serve/application.py",
-    ".venv/bin/pytest": "make test",
+    "OMP_NUM_THREADS=1 .venv/bin/pytest": "make test",
 }
 # Shorter than by default.
 SHORT = {

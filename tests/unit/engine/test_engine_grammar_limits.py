@@ -57,6 +57,7 @@ def test_drafts_are_looked_at_no_longer_than_a_batch_may_wait() -> None:
         ("grammar", 'start: "[" %json {"type": "null"} /b+/ "b"', "[nullbbbb"),
         ("json_schema", '{"enum": [[1, 2]], "x-guidance": {"whitespace_pattern": ";*", "item_separator": ";"}}', "[1;"),
         ("json_schema", ZEROS, "[2.0"),
+        ("json_schema", '{"const": [["a"]], "x-guidance": {"whitespace_pattern": "[]]*"}}', '[["a"'),
     ],
 )
 def test_what_swallows_its_own_end_is_no_loop(kind: StructuredKind, spec: str, text: str) -> None:
