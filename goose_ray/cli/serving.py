@@ -140,15 +140,20 @@ class _Watch:
         end_s = time.monotonic() + self._deployment.graceful_shutdown_s + _SLACK_S
         try:
             serve.delete(name, _blocking=False)
-            while time.monotonic() < end_s and not self._is_ending and name in serve.status().applications:
+            while time.monotonic() < end_s and not self._is_over and name in serve.status().applications:
                 self.over.wait(_LOOK_EVERY_S)
         except Exception as error:
             # also where Serve has ended meanwhile
-            if not self._is_ending:
+            if not self._is_over:
                 _tell(f"Not all was answered: {error}")
         finally:
-            if not self._is_ending:
+            if not self._is_over:
                 os.kill(os.getpid(), signal.SIGINT)
+
+    @property
+    def _is_over(self) -> bool:
+        """Nobody waits any more for what is being answered."""
+        return self._is_ending or self.over.is_set()
 
     def _is_listening(self) -> bool:
         """Serve's proxy, which comes after its controller: before that there is nobody to ask."""

@@ -165,14 +165,15 @@ def loads_of(metrics: Mapping[str, Mapping[Any, Sequence[Any]]]) -> list[Load]:
     ]
 
 
-def _mean_requests(metrics: Mapping[str, Mapping[Any, Sequence[Any]]]) -> float:
+def _mean_requests(metrics: Mapping[str, Mapping[Any, Sequence[Any]]]) -> int:
     """Of all replicas, over what Serve keeps (`look_back_period_s`): of a client that asks one thing after the other
-    there is one at a time, wherever it was. A replica that was not there yet had none. Not all look at the same moment,
-    so that a tenth of a request is none.
+    there is one at a time, wherever it was. A replica that was not there yet had none. They do not look at the same
+    moment, so that one request may be seen twice: the mean is rounded.
     """
     series = metrics["requests"].values()
     longest = max((len(each) for each in series), default=0)
-    return round(sum(float(point.value) for each in series for point in each) / max(1, longest), 1)
+    mean = sum(float(point.value) for each in series for point in each) / max(1, longest)
+    return math.floor(mean + 0.5)
 
 
 def _part(value: float, whole: float) -> float:

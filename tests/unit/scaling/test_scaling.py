@@ -159,6 +159,8 @@ def test_one_request_needs_one_replica_however_busy_it_keeps_it() -> None:
     assert wanted((1, 1), queued=1) > 1.0
     # by another one that was not there yet
     assert wanted((1, 1, 1, 1, 0), (1,)) == 1.0
+    # and seen by both
+    assert wanted((1, 1, 1, 0, 0), (0, 0, 1, 1, 1)) == 1.0
     # of two clients, one is between two requests
     assert wanted((2, 2, 1)) > 1.0
 
