@@ -19,7 +19,7 @@ from goose.tree import IntArray, TokenTree
 __all__ = ["TreeBuilders"]
 
 # Fewer trees than this a thread are not worth waking it, and more threads share too little of any batch.
-_MIN_TREES, _MOST_THREADS = 4, 4
+_MIN_TREES, _MOST_THREADS = 16, 4
 
 
 class TreeBuilders:
