@@ -5,7 +5,7 @@ from typing import TypeVar
 from starlette.requests import Request
 
 from goose_ray.api.body import read_body
-from goose_ray.api.validation import RequestParser, WireModel
+from goose_ray.api.validation import RequestParser, WireModel, shortened
 from goose_ray.errors import InvalidRequestError
 
 __all__ = ["RequestReader"]
@@ -31,7 +31,7 @@ class RequestReader:
         """Raises InvalidRequestError, of status 404, for another model than the one that is served."""
         if name != self.model:
             raise InvalidRequestError(
-                f"The model '{name}' does not exist; this server has '{self.model}'",
+                f"The model '{shortened(name)}' does not exist; this server has '{self.model}'",
                 param="model",
                 code="model_not_found",
                 status=404,

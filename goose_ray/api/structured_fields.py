@@ -6,7 +6,8 @@ Checks shapes; whether a schema, an expression or a grammar is valid is found ou
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from goose_ray.api.validation import WireModel, only_neutral
 from goose_ray.engine.structured import SCHEMA_OPTIONS, StructuredKind, StructuredOutput
@@ -15,6 +16,16 @@ from goose_ray.errors import InvalidRequestError
 __all__ = ["JsonSchemaFormat", "ResponseFormat", "Schema", "StructuredFields", "StructuredOutputs"]
 
 Schema = dict[str, Any]
+
+
+def _schema_or_text(value: Any) -> Any:
+    if value is None or isinstance(value, dict | str):
+        return value
+    raise PydanticCustomError("schema", "Input should be a JSON schema, or its JSON text")
+
+
+# null is none
+SchemaOrText = Annotated[Schema | str | None, BeforeValidator(_schema_or_text)]
 Choices = Annotated[list[str], Field(fail_fast=True, min_length=1)]
 
 
@@ -36,8 +47,7 @@ class ResponseFormat(WireModel):
 class StructuredOutputs(WireModel):
     """vLLM's: one of the first five."""
 
-    # a schema, or its JSON text
-    json_: Schema | str | None = Field(default=None, alias="json")
+    json_: SchemaOrText = Field(default=None, alias="json")
     regex: Annotated[str, Field(min_length=1)] | None = None
     grammar: Annotated[str, Field(min_length=1)] | None = None
     choice: Choices | None = None
@@ -56,7 +66,7 @@ class StructuredFields(WireModel):
     structured_outputs: StructuredOutputs | None = None
 
     # what vLLM called them before
-    guided_json: Schema | str | None = None
+    guided_json: SchemaOrText = None
     guided_regex: Annotated[str, Field(min_length=1)] | None = None
     guided_grammar: Annotated[str, Field(min_length=1)] | None = None
     guided_choice: Choices | None = None
@@ -144,7 +154,11 @@ def _of_json(schema: Schema | str, param: str, options: dict[str, Any]) -> Struc
             raise InvalidRequestError(f"{param} must be a JSON object", param)
     if options:
         schema = {**schema, SCHEMA_OPTIONS: {**_options_in(schema, param), **options}}
-    return StructuredOutput("json_schema", json.dumps(schema, ensure_ascii=False), param)
+    try:
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestError(f"{param} is no JSON: {error}", param) from None
+    return StructuredOutput("json_schema", text, param)
 
 
 def _options_in(schema: Schema, param: str) -> dict[str, Any]:

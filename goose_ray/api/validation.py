@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_sc
 
 from goose_ray.errors import InvalidRequestError
 
-__all__ = ["VARIANT", "RequestParser", "WireModel", "only_neutral", "parse_request"]
+__all__ = ["VARIANT", "RequestParser", "WireModel", "only_neutral", "parse_request", "shortened"]
 
 _Model = TypeVar("_Model", bound=BaseModel)
 # Begins the tags of unions' members, which are no part of a field's path.
@@ -120,7 +120,7 @@ def _field_path(location: tuple[int | str, ...]) -> str:
         if isinstance(part, str) and part.startswith(VARIANT):
             continue
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return _shortened(path) or ('""' if location else "body")
+    return shortened(path) or ('""' if location else "body")
 
 
 def _describe_extra(param: str, details: ErrorDetails) -> tuple[str, str | None]:
@@ -164,10 +164,11 @@ def _as_json(value: Any) -> str:
         shown += part[:_SHOWN_CHARS]
         if len(shown) > _SHOWN_CHARS:
             break
-    return _shortened(shown)
+    return shortened(shown)
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
+    """For an error that repeats what a client sent."""
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."
 
 

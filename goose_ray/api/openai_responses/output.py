@@ -12,6 +12,7 @@ from pydantic import Field
 
 from goose_ray.api.calls import Delta, TokenScores, ToolCallDelta
 from goose_ray.api.logprob_replies import ChatLogprobs, ChatToken
+from goose_ray.api.openai_responses.text_scores import TextScores
 from goose_ray.api.reply import Reply
 
 __all__ = ["FunctionCall", "Message", "Output", "OutputItem", "OutputText", "Reasoning"]
@@ -112,20 +113,19 @@ class _OpenCall:
 
 
 class Output:
-    """Of one answer. At most one item is open: the last one."""
+    """Of one answer. At most one item is open: the last one. `may_call`: functions may be called in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_call: bool) -> None:
         self.items: list[OutputItem] = []
         self._open: _OpenReasoning | _OpenMessage | _OpenCall | None = None
-        # of tokens before the first that is known to be no thinking; None: of those behind it
-        self._held: list[TokenScores] | None = []
+        self._scores = TextScores(may_call=may_call)
 
     def add(self, delta: Delta) -> list[Event]:
         """What the delta adds, as events in order. The last delta closes what is open."""
         events: list[Event] = []
         if delta.reasoning:
             events += self._add_reasoning(delta.reasoning)
-        scores = self._scores(delta)
+        scores = self._scores.of(delta)
         if delta.text or scores:
             events += self._add_text(delta.text, scores)
         for call in delta.tool_calls:
@@ -159,17 +159,6 @@ class Output:
         self.items.append(opened.item(status))
         self._open = None
         return [*events, ("response.output_item.done", {"output_index": index, "item": self.items[-1]})]
-
-    def _scores(self, delta: Delta) -> Sequence[TokenScores]:
-        """Without those of thinking, which has none."""
-        scores = delta.scores or ()
-        if self._held is None or delta.num_reasoning_tokens is None:
-            return scores
-        self._held += scores
-        if not (delta.text or delta.tool_calls) and delta.finish_reason is None:
-            return ()
-        behind, self._held = self._held[delta.num_reasoning_tokens :], None
-        return behind
 
     def _add_reasoning(self, text: str) -> Iterable[Event]:
         opened, events = self._open, []

@@ -21,6 +21,17 @@ __all__ = ["ResponsesRequest", "in_the_words_of_responses"]
 
 _MAX_ITEMS = 16_384
 _LOGPROBS = "message.output_text.logprobs"
+# OpenAI's. But for the first they ask for parts of items that no answer here has.
+Include = Literal[
+    "message.output_text.logprobs",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+]
 
 
 class TextFormat(WireModel):
@@ -98,7 +109,7 @@ class ResponsesRequest(WireModel):
     tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    include: list[str] | None = None
+    include: Annotated[list[Include], Field(fail_fast=True)] | None = None
     top_logprobs: LogprobCount | None = None
 
     # vLLM's, and ours

@@ -41,20 +41,20 @@ class ResponsesRoutes:
         shell = ResponseShell(response_id=f"resp_{uuid.uuid4().hex}", wire=wire)
         try:
             chat = wire.for_chat()
-            deltas = self._answering.deltas(
-                chat.to_calls(shell.response_id), tenant=tenant_of(request), tools=chat.asked_of_tools
-            )
+            tools = chat.asked_of_tools
+            deltas = self._answering.deltas(chat.to_calls(shell.response_id), tenant=tenant_of(request), tools=tools)
+            output = Output(may_call=tools is not None and tools.kind != "none")
             if wire.stream:
-                events = _events(await begun(deltas), shell)
+                events = _events(await begun(deltas), shell, output)
                 return StreamingResponse(events, media_type="text/event-stream", headers=EVENT_HEADERS)
-            whole = await _collected(deltas, shell)
+            whole = await _collected(deltas, shell, output)
             return Response(whole.to_json(), media_type="application/json")
         except InvalidRequestError as error:
             raise in_the_words_of_responses(error, wire) from None
 
 
-async def _collected(deltas: _Deltas, shell: ResponseShell) -> ResponseObject:
-    answer, output = Answer(), Output()
+async def _collected(deltas: _Deltas, shell: ResponseShell, output: Output) -> ResponseObject:
+    answer = Answer()
     async with aclosing(deltas):
         async for _, delta in deltas:
             answer.add(delta)
@@ -62,9 +62,9 @@ async def _collected(deltas: _Deltas, shell: ResponseShell) -> ResponseObject:
     return shell.finished(output.items, answer)
 
 
-async def _events(deltas: _Deltas, shell: ResponseShell) -> AsyncIterator[bytes]:
+async def _events(deltas: _Deltas, shell: ResponseShell, output: Output) -> AsyncIterator[bytes]:
     """Server-sent events, numbered. The last one is completed, incomplete or failed."""
-    answer, output, numbered = Answer(), Output(), _Numbered()
+    answer, numbered = Answer(), _Numbered()
     yield numbered("response.created", {"response": shell.under_way()})
     yield numbered("response.in_progress", {"response": shell.under_way()})
     try:

@@ -43,6 +43,11 @@ class FunctionDefinition(WireModel):
     def _describes_an_object(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is None:
             return None
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError:
+            # NaN, or beyond what a float can be
+            raise PydanticCustomError("schema", "Parameters should be JSON, with finite numbers") from None
         if value.get("type", "object") != "object":
             raise _schema_fault('Parameters should be a JSON schema of type "object"', "type")
         properties = value.get("properties", {})

@@ -58,6 +58,10 @@ class TestBody:
             ({"temperature": math.nan}, "temperature"),
             ({"presence_penalty": math.nan}, "presence_penalty"),
             ({"logit_bias": {"5": math.nan}}, "logit_bias.5"),
+            (
+                {"tools": [{"type": "function", "function": {"name": "f", "parameters": {"const": math.nan}}}]},
+                "tools[0].function.parameters",
+            ),
         ],
     )
     def test_what_is_no_number_is_refused_by_the_name_that_was_sent(self, fields: dict[str, Any], param: str) -> None:

@@ -202,6 +202,7 @@ class TestRequest:
             ),
             ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
             ({"tools": [CLOCK, CLOCK]}, "tools[1].name"),
+            ({"include": ["message.output_text.logprobs", "x"]}, "include[1]"),
             ({"tools": [CLOCK], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
             ({"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format.name"),
             ({"goose": {"budget": 65}}, "goose.budget"),
@@ -224,6 +225,7 @@ class TestRequest:
 
     def test_statuses_are_those_of_chats(self) -> None:
         assert post(ScriptedBackend(), PATH, {"model": "other", "input": "Hi"}).status_code == 404
+        assert len(post(ScriptedBackend(), PATH, {"model": "m" * 100_000, "input": "Hi"}).content) < 500
         assert (
             post(ScriptedBackend([OverloadedError("full")]), PATH, {"model": MODEL, "input": "Hi"}).status_code == 429
         )

@@ -1,6 +1,7 @@
 """What the wire models make of the fields that shape an answer, and which field they name when they refuse."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -110,6 +111,11 @@ def test_no_shape(read: Any) -> None:
         ({"structured_outputs": {"json_object": False}}, "structured_outputs"),
         ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
         ({"structured_outputs": {"json": "[]"}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json": []}}, "structured_outputs.json"),
+        ({"guided_json": 1}, "guided_json"),
+        ({"structured_outputs": {"json": {"const": math.inf}}}, "structured_outputs.json"),
+        ({"structured_outputs": {"json": '{"enum": [NaN]}'}}, "structured_outputs.json"),
+        ({"guided_json": {"minimum": math.nan}}, "guided_json"),
         ({"structured_outputs": {"regex": ""}}, "structured_outputs.regex"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs.choice"),
         ({"structured_outputs": {"choice": [1]}}, "structured_outputs.choice[0]"),
