@@ -68,7 +68,7 @@ class ModelRoutes:
         """Raises EngineDeadError if no replica could answer: a model nobody runs is not listed."""
         healthy = (await self._backend.cluster()).view.healthy
         if not healthy:
-            raise EngineDeadError("no replica is healthy")
+            raise EngineDeadError("no replica is healthy; one that starts is so once its model is loaded")
         report = healthy[0].report
         return ModelObject(
             id=self._reader.model,

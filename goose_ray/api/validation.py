@@ -143,7 +143,7 @@ def _describe_unsupported(param: str, details: ErrorDetails) -> tuple[str, str |
 def _describe_length(param: str, details: ErrorDetails) -> tuple[str, str | None]:
     limits = details.get("ctx", {})
     if "min_length" in limits:
-        return f"Invalid value for '{param}': it needs at least {limits['min_length']}, not none", "invalid_value"
+        return f"Invalid value for '{param}': it needs at least {limits['min_length']} item, not none", "invalid_value"
     if "max_length" not in limits:
         return _describe_value(param, details)
     return f"Invalid value for '{param}': it may have at most {limits['max_length']} items", "invalid_value"

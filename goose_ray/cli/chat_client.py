@@ -41,7 +41,6 @@ class Progress:
     finish_reason: str | None = None
     usage: dict[str, Any] | None = None
     goose: dict[str, Any] | None = None
-    _first_tokens: int = 0
 
     @property
     def tau(self) -> float:
@@ -52,9 +51,8 @@ class Progress:
 
     @property
     def tokens_per_s(self) -> float:
-        """Behind the first step, whose time is the prompt's; 0 before there is a second."""
-        decoding = self.seconds - (self.first_token_s or 0.0)
-        return (self.tokens - self._first_tokens) / decoding if self.steps > 1 and decoding > 0 else 0.0
+        """Over all the time since the request; 0 before the first token. One step may give all of an answer."""
+        return self.tokens / self.seconds if self.tokens else 0.0
 
     def count(self, token_ids: list[int]) -> None:
         """What one step has committed."""
@@ -62,7 +60,7 @@ class Progress:
             return
         self.seconds = time.monotonic() - self.started
         if self.first_token_s is None:
-            self.first_token_s, self._first_tokens = self.seconds, len(token_ids)
+            self.first_token_s = self.seconds
         self.tokens += len(token_ids)
         self.steps += 1
 

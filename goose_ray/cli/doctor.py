@@ -8,6 +8,7 @@ import click
 from goose_ray.cli.checks.finding import Finding, Verdict, worst
 from goose_ray.cli.deployment_file import Changes, DeploymentFile
 from goose_ray.cli.options import json_option
+from goose_ray.errors import ConfigError
 
 __all__ = ["doctor"]
 
@@ -56,7 +57,13 @@ def _findings(deployment: DeploymentFile, address: str | None) -> Iterator[Findi
     if packages.verdict is Verdict.FAIL:
         # what follows would end in their absence
         return
-    config = deployment.config
+    try:
+        config = deployment.config
+    except ConfigError as error:
+        yield Finding("deployment", Verdict.FAIL, str(error), "correct it; what depends on it was not checked")
+        yield check_ray(address)
+        yield machine.check_cache()
+        return
     yield software.check_packages("tensor-parallel", needed=config.tensor_parallel_size > 1)
     yield software.check_compiler(config)
     yield software.check_gpus(config)

@@ -44,7 +44,7 @@ class TestBody:
     @pytest.mark.parametrize(
         ("fields", "told"),
         [
-            ({"messages": []}, "Invalid value for 'messages': it needs at least 1, not none"),
+            ({"messages": []}, "Invalid value for 'messages': it needs at least 1 item, not none"),
             ({"stream_options": {"include_usage": True}}, 'or leave them out, not {"include_usage": true}'),
             ({"messages": [{"role": "user", "content": None}]}, "a list of text parts, not null"),
         ],

@@ -127,6 +127,13 @@ def test_as_json_there_is_one_object(server: Server) -> None:
     assert told["usage"] == {"completion_tokens": 5}
     assert told["goose"]["tau"] == told["tau"] == 2.5
     assert 0 <= told["first_token_s"] <= told["seconds"]
+    assert told["tokens_per_s"] == pytest.approx(5 / told["seconds"])
+
+
+def test_an_answer_of_one_step_has_a_speed(server: Server) -> None:
+    server.answers = [[chunk("Hello world", (1, 2, 3, 4, 5), "stop", goose=GOOSE)]]
+    told = json.loads(chat("--base-url", server.url, "--json", "Hi").stdout)
+    assert told["tokens_per_s"] == pytest.approx(5 / told["seconds"])
 
 
 def test_thinking_is_no_part_of_the_answer(server: Server) -> None:

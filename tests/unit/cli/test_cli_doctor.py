@@ -238,6 +238,18 @@ def test_a_deployment_of_one_s_own_is_looked_at(tmp_path: Path, port: int) -> No
     assert f"port {port}" in found
 
 
+def test_a_deployment_that_is_wrong_is_a_finding_among_others(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    application = {"name": "mine", "import_path": "goose_ray.app:build_app", "args": {"engine": {"policy": "aniso"}}}
+    file.write_text(yaml.safe_dump({"applications": [application]}))
+    result = doctor("--config", file, "--json")
+    found = checks(result)
+    assert result.exit_code == 1
+    assert found["deployment"]["verdict"] == "fail"
+    assert "engine.policy: must be one of" in found["deployment"]["found"]
+    assert {"python", "cache"} <= found.keys()
+
+
 def test_a_context_that_the_model_does_not_have_fails() -> None:
     assert check_model(GooseConfig()).verdict is Verdict.OK
     finding = check_model(GooseConfig(engine=EngineConfig(max_model_len=8193)))
