@@ -24,7 +24,7 @@ from ray.serve.config import DeploymentActorConfig, RequestRouterConfig
 
 from goose_ray.api.ingress import INGRESS_OPTIONS, OpenAIIngress
 from goose_ray.assembly import check_model_fits
-from goose_ray.config import GRACEFUL_SHUTDOWN_S, GooseConfig
+from goose_ray.config import GRACEFUL_SHUTDOWN_S, MAX_ONGOING_REQUESTS, GooseConfig
 from goose_ray.placement import gang_device, gang_placement
 from goose_ray.replica import GooseServer
 from goose_ray.routing.prompt_key import blocks_of
@@ -34,7 +34,7 @@ __all__ = ["build_app"]
 
 # Without a YAML that says otherwise: as many as the engine runs at once, and a queue that is worth waiting in.
 _SERVER_LIMITS: dict[str, Any] = {
-    "max_ongoing_requests": 32,
+    "max_ongoing_requests": MAX_ONGOING_REQUESTS,
     "max_queued_requests": 64,
     "backpressure_config": {"status_code": 429, "retry_after_s": 2.0},
     "health_check_period_s": 5.0,

@@ -16,10 +16,11 @@ from goose.policies.registry import POLICIES
 from goose_ray.config_problem import first_problem
 from goose_ray.errors import ConfigError
 
-__all__ = ["EMBEDDED_MODEL", "GRACEFUL_SHUTDOWN_S", "EngineConfig", "GooseConfig", "cache_dir"]
+__all__ = ["EMBEDDED_MODEL", "GRACEFUL_SHUTDOWN_S", "MAX_ONGOING_REQUESTS", "EngineConfig", "GooseConfig", "cache_dir"]
 
 # What answers under way have when replicas are to go, where no deployment says otherwise.
 GRACEFUL_SHUTDOWN_S = 30.0
+MAX_ONGOING_REQUESTS = 32
 
 EMBEDDED_MODEL = "smollm2-135m-instruct"
 # Keys are hashed without salt, so they must not be words.

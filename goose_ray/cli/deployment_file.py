@@ -14,7 +14,7 @@ import yaml
 
 from goose_ray.cli.deployment_options import check_options, check_values
 from goose_ray.cli.deployment_reading import find_deployment, read_deployment
-from goose_ray.config import GRACEFUL_SHUTDOWN_S, GooseConfig
+from goose_ray.config import GRACEFUL_SHUTDOWN_S, MAX_ONGOING_REQUESTS, GooseConfig
 from goose_ray.config_problem import shown
 from goose_ray.errors import ConfigError
 
@@ -99,6 +99,8 @@ class DeploymentFile:
             args.update(changes.args)
         if changes.engine:
             self._part(args, "engine").update(changes.engine)
+            if running := changes.engine.get("max_running_requests"):
+                self._let_through(running)
         if changes.replicas is not None:
             self._scale(*changes.replicas)
 
@@ -146,10 +148,14 @@ class DeploymentFile:
         """YAML that `serve run` and `serve deploy` take."""
         return yaml.safe_dump(self._document, sort_keys=False, allow_unicode=True)
 
+    def _let_through(self, running: int) -> None:
+        """Serve hands a replica as many requests as it is to run, at least."""
+        server = self._server()
+        if isinstance(ongoing := server.get("max_ongoing_requests", MAX_ONGOING_REQUESTS), int) and ongoing < running:
+            server["max_ongoing_requests"] = running
+
     def _scale(self, least: int, most: int) -> None:
         server = self._server()
-        if server not in (deployments := self._application.setdefault("deployments", [])):
-            deployments.append(server)
         if least == most:
             server.pop("autoscaling_config", None)
             server["num_replicas"] = least
@@ -163,9 +169,13 @@ class DeploymentFile:
             args["replicas_per_node"] = min(most_here, most)
 
     def _server(self) -> dict[str, Any]:
-        """What the file says of GooseServer, if anything."""
-        deployments = self._application.get("deployments") or []
-        return next((one for one in deployments if one.get("name") == "GooseServer"), {"name": "GooseServer"})
+        """What the file says of GooseServer, put there if it says nothing."""
+        deployments: list[dict[str, Any]] = self._application.setdefault("deployments", [])
+        for one in deployments:
+            if one["name"] == "GooseServer":
+                return one
+        deployments.append({"name": "GooseServer"})
+        return deployments[-1]
 
     @staticmethod
     def _part(of: dict[str, Any], name: str) -> dict[str, Any]:

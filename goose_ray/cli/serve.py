@@ -119,7 +119,11 @@ def serve(
     deployment.change(
         Changes(host=host, port=port, replicas=replicas, args=_given({"model": model, **args}), engine=_given(engine))
     )
-    for option, variable in (("model", "GOOSE_MODEL"), ("tensor_parallel_size", "GOOSE_TENSOR_PARALLEL_SIZE")):
+    for option, variable in (
+        ("model", "GOOSE_MODEL"),
+        ("tensor_parallel_size", "GOOSE_TENSOR_PARALLEL_SIZE"),
+        ("api_keys_file", "GOOSE_API_KEYS_FILE"),
+    ):
         if {"model": model, **args}[option] is not None:
             # else it would take the place of what stands on the command line
             os.environ.pop(variable, None)

@@ -75,6 +75,12 @@ def test_options_take_the_place_of_fields() -> None:
     ServeDeploySchema.model_validate(document)
 
 
+@pytest.mark.parametrize(("running", "let_through"), [(4, 32), (64, 64)])
+def test_a_replica_is_handed_as_many_requests_as_it_is_to_run(running: int, let_through: int) -> None:
+    document = printed("--max-running-requests", running)
+    assert goose_server(document)["max_ongoing_requests"] == let_through
+
+
 def test_a_budget_may_be_automatic() -> None:
     assert args_of(printed("--budget", "auto"))["engine"]["budget"] == "auto"
 
@@ -124,6 +130,13 @@ def test_a_model_on_the_command_line_wins_over_the_environment(monkeypatch: pyte
     assert DeploymentFile().config.model == "x/from-environment"
     assert args_of(printed("a/b"))["model"] == "a/b"
     assert DeploymentFile().config.model == "smollm2-135m-instruct"
+
+
+def test_api_keys_of_the_command_line_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOSE_API_KEYS_FILE", "/keys/of-environment.jsonl")
+    assert str(DeploymentFile().config.api_keys_file) == "/keys/of-environment.jsonl"
+    assert args_of(printed("--api-keys-file", __file__))["api_keys_file"] == __file__
+    assert DeploymentFile().config.api_keys_file is None
 
 
 def test_a_wrong_value_is_refused_by_its_field() -> None:
