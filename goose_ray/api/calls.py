@@ -190,6 +190,8 @@ class Delta:
     # one a token; None if they were not asked for
     scores: tuple[TokenScores, ...] | None = None
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    # the text and the calls in the order in which they were written; empty where nobody looks for calls
+    parts: tuple[str | ToolCallDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

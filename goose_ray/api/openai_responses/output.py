@@ -126,10 +126,15 @@ class Output:
         if delta.reasoning:
             events += self._add_reasoning(delta.reasoning)
         scores = self._scores.of(delta)
-        if delta.text or scores:
-            events += self._add_text(delta.text, scores)
-        for call in delta.tool_calls:
-            events += self._add_call(call)
+        parts = delta.parts or ((delta.text,) if delta.text else ())
+        if scores and not (parts and isinstance(parts[0], str)):
+            parts = ("", *parts)
+        for part in parts:
+            if isinstance(part, str):
+                events += self._add_text(part, scores)
+                scores = ()
+            else:
+                events += self._add_call(part)
         if delta.finish_reason is not None:
             if self._open is None and not self.items:
                 events += self._opened(_OpenMessage())

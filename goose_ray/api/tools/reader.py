@@ -34,21 +34,34 @@ class CallReader:
         events = self._parser.feed(delta.text)
         if delta.finish_reason is not None:
             events += self._parser.finish()
-        content = "".join(event.text for event in events if isinstance(event, ContentPart))
-        return replace(delta, text=content, tool_calls=self._calls(events), finish_reason=self._finish_reason(delta))
+        parts = self._parts(events)
+        return replace(
+            delta,
+            text="".join(part for part in parts if isinstance(part, str)),
+            tool_calls=tuple(part for part in parts if not isinstance(part, str)),
+            parts=parts,
+            finish_reason=self._finish_reason(delta),
+        )
 
-    def _calls(self, events: list[ToolEvent]) -> tuple[ToolCallDelta, ...]:
-        """One entry a call, with all that these events say of it."""
-        entries: list[_Entry] = []
+    def _parts(self, events: list[ToolEvent]) -> tuple[str | ToolCallDelta, ...]:
+        """Text as it comes, and one entry a call with all that these events say of it."""
+        parts: list[str | _Entry] = []
         for event in events:
-            if isinstance(event, CallStart):
-                entries.append(_Entry(self._num_calls, f"call_{uuid.uuid4().hex[:24]}", event.name))
+            if isinstance(event, ContentPart):
+                if event.text:
+                    parts.append(event.text)
+            elif isinstance(event, CallStart):
+                parts.append(_Entry(self._num_calls, f"call_{uuid.uuid4().hex[:24]}", event.name))
                 self._num_calls += 1
-            elif isinstance(event, ArgumentsPart):
-                if not entries:
-                    entries.append(_Entry(self._num_calls - 1))
-                entries[-1].arguments.append(event.text)
-        return tuple(entry.delta() for entry in entries if self._choice.parallel or entry.index == 0)
+            else:
+                if not parts or isinstance(last := parts[-1], str):
+                    parts.append(last := _Entry(self._num_calls - 1))
+                last.arguments.append(event.text)
+        return tuple(
+            part if isinstance(part, str) else part.delta()
+            for part in parts
+            if isinstance(part, str) or self._choice.parallel or part.index == 0
+        )
 
     def _finish_reason(self, delta: Delta) -> AnswerEnd | None:
         """OpenAI's: an answer that was forced to be one function's arguments ends with `stop`."""

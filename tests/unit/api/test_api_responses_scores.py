@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,12 +12,17 @@ from goose_ray.api.calls import Delta, PromptInfo, ScoredToken, TokenScores
 
 CLOCK: dict[str, Any] = {"type": "function", "name": "clock", "parameters": {"type": "object", "properties": {}}}
 CALL = ["<tool", "_call>", '{"name": "clock", ', '"arguments": {}}', "</tool_call>"]
+WHOLE = "".join(CALL)
+NOW = ("clock", "{}")
 END = "<|im_end|>"
 
 
 def steps_of(tokens: Sequence[str], sizes: Iterable[int]) -> list[Delta | Exception]:
     """The tokens in steps of these sizes; the last token ends the answer and has no text."""
-    scored = [TokenScores(ScoredToken(token.encode(), -0.5), (), 0) for token in tokens]
+    offsets = [0, *itertools.accumulate(map(len, tokens))]
+    scored = [
+        TokenScores(ScoredToken(token.encode(), -0.5), (), at) for token, at in zip(tokens, offsets, strict=False)
+    ]
     script: list[Delta | Exception] = []
     start = 0
     for size in sizes:
@@ -63,6 +68,13 @@ def streamed(events: list[Any]) -> list[str]:
     ]
 
 
+def all_steps(tokens: Sequence[str]) -> Iterator[list[Delta | Exception]]:
+    """Every way in which the tokens may be cut into steps."""
+    for cuts in itertools.product([False, True], repeat=len(tokens) - 1):
+        edges = [0, *(place for place, cut in enumerate(cuts, 1) if cut), len(tokens)]
+        yield steps_of(tokens, [end - start for start, end in itertools.pairwise(edges)])
+
+
 @pytest.mark.parametrize(
     ("tokens", "choice", "expected"),
     [
@@ -70,24 +82,30 @@ def streamed(events: list[Any]) -> list[str]:
         (['[{"name": ', '"clock", ', '"parameters"', ": {}", "}]"], "required", [("clock", "{}")]),
         (CALL, "auto", [("clock", "{}")]),
         (["Lo", "ok", *CALL], "auto", [("Look", ["Lo", "ok"]), ("clock", "{}")]),
+        (["Look <", *CALL[1:], "B", "ye"], "auto", [("Look <_call>" + CALL[2] + CALL[3] + CALL[4] + "Bye", None)]),
+        ([*CALL, "B", "ye"], "auto", [("clock", "{}"), ("Bye", [])]),
+        (["Look", WHOLE, "and", WHOLE, "Bye"], "auto", [("Look", ["Look"]), NOW, ("and", []), NOW, ("Bye", [])]),
         (["a", " <", "b ", "<to", "ol"], "auto", [("a <b <tool", ["a", " <", "b ", "<to", "ol", END])]),
         (["Hi"], "none", [("Hi", ["Hi", END])]),
     ],
 )
 def test_items_are_the_same_in_any_steps(tokens: list[str], choice: Any, expected: list[Any]) -> None:
     tokens = [*tokens, END]
-    for cuts in itertools.product([False, True], repeat=len(tokens) - 1):
-        edges = [0, *(place for place, cut in enumerate(cuts, 1) if cut), len(tokens)]
-        sizes = [end - start for start, end in itertools.pairwise(edges)]
-        assert items(asked(steps_of(tokens, sizes), stream=False, tool_choice=choice)) == expected
-        events = asked(steps_of(tokens, sizes), stream=True, tool_choice=choice)
+    if expected[0][1] is None:
+        expected = [(expected[0][0], tokens)]
+    for script in all_steps(tokens):
+        events = asked(script, stream=True, tool_choice=choice)
         assert items(events[-1]["response"]) == expected
-        said = [tokens for text, tokens in expected if isinstance(tokens, list)]
+        said = [tokens for _, tokens in expected if isinstance(tokens, list)]
         assert streamed(events) == [token for one in said for token in one]
+        items_done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+        assert items({"output": items_done}) == expected
+    assert items(asked(steps_of(tokens, [len(tokens)]), stream=False, tool_choice=choice)) == expected
 
 
-def test_text_behind_a_call_has_its_own_tokens() -> None:
-    tokens = [*CALL, "By", "e", END]
-    for sizes in ([1] * 8, [4, 1, 3], [5, 3], [3, 2, 1, 2]):
-        call, message = items(asked(steps_of(tokens, sizes), stream=False, tool_choice="auto"))
-        assert (call, message) == (("clock", "{}"), ("Bye", ["By", "e"]))
+def test_a_call_is_not_torn_by_text_behind_it() -> None:
+    """Without log-probabilities too."""
+    tokens = ['<tool_call>{"name": "clock", "arguments": {"a":', " 1}}</tool_call>", " Done", END]
+    call, message = asked(steps_of(tokens, [1, 2, 1]), stream=False, top_logprobs=None)["output"]
+    assert (call["type"], call["name"], call["arguments"]) == ("function_call", "clock", '{"a": 1}')
+    assert message["content"][0]["text"].strip() == "Done"
