@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from goose_ray.api.calls import AnswerEnd, Delta, ToolCallDelta
 from goose_ray.api.tools.choice import ToolChoice
-from goose_ray.api.tools.events import ArgumentsPart, CallStart, ContentPart, ToolEvent
+from goose_ray.api.tools.events import CallStart, ContentPart, ToolEvent
 from goose_ray.api.tools.formats import ToolParser
 from goose_ray.errors import EngineDeadError
 
